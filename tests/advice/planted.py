@@ -714,6 +714,12 @@ PLANTED: dict[str, dict[str, Case]] = {
         "fires-without-lines": replace(BASE, lines=(), categories=categories(python=6.2 * MS, overhead=0.5 * MS)),
         "clean": BASE,
         "clean-time-is-in-operators": _lines(line("output = model(images)", 15 * MS, 0.1 * MS, role="forward")),
+        "clean-an-optimizers-own-python": replace(
+            _lines(
+                line("optimizer.step()", 7 * MS, 6 * MS, role="optimizer", calls="torch.optim.optimizer.Optimizer.step")
+            ),
+            categories=categories(python=6.2 * MS, overhead=0.5 * MS),
+        ),
         "clean-freeing-the-graph-at-backward": replace(
             _lines(line("loss.mean().backward()", 14 * MS, 6 * MS, role="backward", calls="torch.Tensor.mean")),
             categories=categories(python=6.2 * MS, overhead=0.5 * MS),
@@ -762,6 +768,24 @@ PLANTED: dict[str, dict[str, Case]] = {
             repeated=RepeatedForward(about(3 * MS), 2.0, SourceLine("train.py", 65, "main", "check = model(x)")),
         ),
         "clean": BASE,
+        "clean-matmuls-of-a-forward-that-is-called-by-its-name": replace(
+            BASE,
+            lines=(
+                *BASE.lines,
+                LineUse(
+                    SourceLine("net.py", 9, "Net.forward", "return x.mm(self.weight)"),
+                    "python",
+                    about(6 * MS),
+                    about(0.0),
+                    1.0,
+                ),
+            ),
+            operators=(
+                *BASE.operators,
+                operator("mm", 1, 5.8 * MS, "compute", "rest", source=SourceLine("net.py", 8, "forward"), flops=9e9),
+            ),
+            phases=phases(input=0.1 * MS, forward=5 * MS, backward=8 * MS, optimizer=0.7 * MS, rest=6.2 * MS),
+        ),
         "clean-a-loss-of-torch": replace(
             BASE,
             lines=(
@@ -880,6 +904,16 @@ PLANTED: dict[str, dict[str, Case]] = {
             categories=categories(python=2.2 * MS, overhead=3 * MS),
         ),
         "clean": _lines(line("total += loss.item()", 0.01 * MS, calls="torch.Tensor.item")),
+        "clean-an-action-that-is-drawn": replace(
+            _lines(
+                line(
+                    "a = Categorical(p).sample().item()",
+                    3 * MS,
+                    calls="torch.distributions.categorical.Categorical.sample torch.Tensor.item",
+                )
+            ),
+            categories=categories(python=3.2 * MS),
+        ),
         "clean-a-name-that-sounds-like-one": replace(
             _lines(line("loss = loss + symmetric_kl(output, labels)", 3 * MS, calls="torch_geometric.symmetric_kl")),
             categories=categories(python=3.2 * MS),
@@ -1351,6 +1385,11 @@ PLANTED: dict[str, dict[str, Case]] = {
     },
     "unread-result": {
         "fires-on-attention": replace(BASE, unread=(UnreadUse(_WEIGHTS, 0.3, 0.2),)),
+        "fires-on-attention-that-drops": replace(
+            BASE,
+            unread=(UnreadUse(_WEIGHTS, 0.3, 0.2),),
+            operators=(*BASE.operators, operator("bernoulli_", 2, 0.1 * MS, "memory", "forward")),
+        ),
         "fires-on-another-module": replace(
             BASE, unread=(UnreadUse(replace(_WEIGHTS, type="Decoder", results=(2,)), 0.1, 0.0),)
         ),
@@ -1445,6 +1484,15 @@ PLANTED: dict[str, dict[str, Case]] = {
             ),
         ),
         "clean": BASE,
+        "clean-zeros-of-a-loss-while-gradients-are-dropped": replace(
+            BASE,
+            optimizers=(optimizer(0.7 * MS, elements=2_000_000, fused=True),),
+            operators=(*BASE.operators, operator("fill_", 12, 1.8 * MS, "memory", "rest", bytes=8e6)),
+            lines=(
+                *BASE.lines,
+                line("optimizer.zero_grad()", 0.05 * MS, calls="torch.optim.optimizer.Optimizer.zero_grad"),
+            ),
+        ),
         "clean-zeros-of-the-model": replace(
             BASE,
             optimizers=(optimizer(0.7 * MS, elements=2_000_000, fused=True),),

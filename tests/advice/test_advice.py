@@ -73,6 +73,7 @@ def finding(rule: str, name: str) -> Finding:
         ("computed-again", "fires-on-weights", "once per step"),
         ("unused-rows", "fires", "before Net.head computes"),
         ("unread-result", "fires-on-attention", "need_weights=False"),
+        ("unread-result", "fires-on-attention-that-drops", "only with a dropout of 0"),
         ("unread-result", "fires-on-another-module", "Leave the result out"),
         ("gradients-for-nothing", "fires-on-a-judge-behind-what-is-trained", "gradients still flow through"),
         ("steps-changed", "fires", "does differently"),

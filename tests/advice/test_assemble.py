@@ -494,6 +494,20 @@ def test_outliers_are_counted_once(tmp_path: Path) -> None:
     assert (outliers.count, outliers.left_out, outliers.numbers) == (2, 2, (41, 61))
 
 
+@pytest.mark.parametrize(("more", "numbers"), [(120, (41, 61, 81)), (2, ())])
+def test_a_step_with_a_checkpoint_is_long_by_what_else_it_does(
+    tmp_path: Path, more: int, numbers: tuple[int, ...]
+) -> None:
+    job = JournalBuilder()
+    for number in range(100):
+        job.next(MS).forward(5 * MS).backward(8 * MS)
+        if number in (40, 60, 80):
+            job.wait(more * MS).span(Kind.CHECKPOINT, 300 * MS)
+        job.step(2 * MS)
+    outliers = case_of(job.process(tmp_path / "recording")).outliers
+    assert (outliers.numbers if outliers is not None else ()) == numbers
+
+
 @pytest.mark.parametrize(("times", "count"), [(200, 0), (800, 1)])
 def test_a_step_whose_lines_are_timed_is_long_for_that(tmp_path: Path, times: int, count: int) -> None:
     job = JournalBuilder()

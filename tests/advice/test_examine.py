@@ -278,6 +278,15 @@ def test_a_line_that_reads_a_container_that_grows_says_so(text: str, line: int, 
     assert ("Empty Replay.items once it has served" in finding.advice) is says
 
 
+def test_a_container_with_the_name_of_a_word_in_a_sentence_is_not_read_by_the_line() -> None:
+    holder = HolderUse("list", "times", 0, 0, False, SourceLine("a.py", 3, "main", "times.append(now)"), 1)
+    case = replace(CASE, memory=MemoryUse("cpu", 2 << 30, holders=(holder,)))
+    source = SourceLine("a.py", 9, "mean", "return mask.mm(table)")
+    slow = replace(found("ST901", "slow", saving(200), source=source), evidence=("There runs mm, 2 times per step.",))
+    (finding,) = examine(case, [made("ST901", "slow", slow)]).findings
+    assert finding.evidence == slow.evidence
+
+
 def test_a_line_of_a_function_whose_results_a_cache_keeps_says_that_it_grows() -> None:
     holder = HolderUse("cache", "offsets", 1, 1e6, False, SourceLine("a.py", 3, "offsets", "@lru_cache(None)"), 1)
     case = replace(CASE, memory=MemoryUse("cpu", 2 << 30, holders=(holder,)))

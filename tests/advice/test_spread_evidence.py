@@ -59,6 +59,9 @@ def test_expanded_tensors_are_pairs_too(tmp_path: Path) -> None:
     assert seen(tmp_path / "u.json", *summed) == ()
     one = called("expand", 10, COLUMNS, [], [], **sizes[0])
     assert seen(tmp_path / "v.json", one, *summed) == (), "a weight of each pair"
+    inside = called("expand", 12, ROWS, [], [], **sizes[1]), called("expand", 72, ROWS, [], [], **sizes[1])
+    masked: list[Event] = [{**called("baddbmm", at, ROWS, [64, 64, 8], [64, 8, 32]), "dur": 55} for at in (11, 71)]
+    assert seen(tmp_path / "w.json", *masked, *inside, *summed) == (), "attention's mask, and dropout's product"
 
 
 @pytest.mark.parametrize(

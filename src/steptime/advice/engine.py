@@ -316,14 +316,17 @@ def _with_containers(findings: Findings, case: Case, rules: Rules) -> Findings:
     """Findings whose line reads a container that becomes longer with each step say so: they cost more with each."""
     held = case.memory.holders if case.memory is not None else ()
     longer = [each for each in held if each.entries]
-    return tuple(_with_container(each, longer) for each in findings)
+    lines = [*(use.source for use in case.lines), *(line for use in case.paths for line in use.lines)]
+    code = tuple({f" {line.text}" for line in lines if line.text})
+    return tuple(_with_container(each, longer, code) for each in findings)
 
 
-def _with_container(finding: Finding, longer: Sequence[HolderUse]) -> Finding:
+def _with_container(finding: Finding, longer: Sequence[HolderUse], code: tuple[str, ...]) -> Finding:
+    """code: texts of lines, behind a space; evidence without one is a sentence, in which a name may be a word."""
     line = finding.source
     if line is None or finding.weight is not Weight.FINDING:
         return finding
-    texts = "\n".join((line.text, *finding.evidence))
+    texts = "\n".join((line.text, *(each for each in finding.evidence if f" {each}".endswith(code))))
     for each in longer:
         _, dot, own = each.name.rpartition(".")
         named = rf"\.{re.escape(own)}\b" if dot else rf"(?<![.\w]){re.escape(own)}\b"

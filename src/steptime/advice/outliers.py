@@ -13,7 +13,7 @@ from steptime.analysis.categories import Breakdown, Category
 from steptime.analysis.layout import Layout
 from steptime.analysis.step_patterns import find_period, rising
 from steptime.analysis.steps import UPDATES
-from steptime.analysis.timeline import Phase
+from steptime.analysis.timeline import Phase, SegmentKind
 from steptime.arrays import Bool, Int64, quartiles
 from steptime.intervals import measure
 from steptime.journal import Kind
@@ -77,9 +77,13 @@ def usual_of_trace(breakdown: Breakdown) -> Int64:
 def _far(values: Int64) -> Bool:
     if not len(values):
         return np.zeros(0, np.bool_)
-    lower, middle, upper = quartiles(values)
-    far: Bool = values > max(upper + FAR * (upper - lower), TIMES * middle)
+    far: Bool = values > _limit(values)
     return far
+
+
+def _limit(values: Int64) -> float:
+    lower, middle, upper = quartiles(values)
+    return max(upper + FAR * (upper - lower), TIMES * middle)
 
 
 def outliers_of(layout: Layout, usual: Int64, optimizers: Mapping[int, str] = NO_OPTIMIZERS) -> OutlierUse | None:
@@ -92,6 +96,8 @@ def outliers_of(layout: Layout, usual: Int64, optimizers: Mapping[int, str] = NO
     unsteady = np.flatnonzero(~steps.steady & ~steps.warm_up)
     by_lines = measure(layout.records.of(Kind.LINES).intervals, steps.start, steps.end) > 0
     limits = np.where(by_lines, SLOWED_BY_LINES, SLOWED) * np.median(steps.duration[usual])
+    if len(usual):
+        limits[_at_segments(layout)] = _limit(steps.duration[usual])
     far = unsteady[(steps.duration > limits)[unsteady]]
     if len(far) and steps.duration[far].sum() > (use.count * use.duration if use is not None else 0.0):
         # A phase of the training that met a look of the probe's.
@@ -99,8 +105,19 @@ def outliers_of(layout: Layout, usual: Int64, optimizers: Mapping[int, str] = NO
     return use and replace(use, optimizer=_of_their_own(layout, steady, usual, optimizers, use))
 
 
+def _at_segments(layout: Layout) -> Bool:
+    """Mask of the steps that an evaluation or a checkpoint excludes, and no look of the probe's: what else they do (the
+    next epoch's samples, a plot) is theirs."""
+    steps, segments = layout.timeline.steps, layout.timeline.segments
+    others = [each.start for each in segments if each.kind not in (SegmentKind.EVALUATION, SegmentKind.CHECKPOINT)]
+    own = [each.start for each in segments if each.kind in (SegmentKind.EVALUATION, SegmentKind.CHECKPOINT)]
+    held, slowed = (np.isin(np.arange(len(steps.end)), np.searchsorted(steps.end, at, "right")) for at in (own, others))
+    found: Bool = held & ~slowed & ~steps.profiled & ~steps.lined & steps.timed
+    return found
+
+
 def _left_out(layout: Layout, far: Int64, usual: Int64, names: Sequence[str]) -> OutlierUse:
-    """Long steps that are no steady ones, because the probe looked into them or had its timers off."""
+    """Long steps that are no steady ones: the probe looked into them or had its timers off, or they hold a segment."""
     steps = layout.timeline.steps
     grown = steps.phases[far].mean(axis=0) - steps.phases[usual].mean(axis=0)
     most = int(grown.argmax())
@@ -113,6 +130,7 @@ def _left_out(layout: Layout, far: Int64, usual: Int64, names: Sequence[str]) ->
         growth=float(grown[most]),
         share=float(steps.duration[far].sum() / steps.duration.sum()),
         left_out=len(far),
+        at_segments=int(_at_segments(layout)[far].sum()),
         numbers=tuple((far[:MOST_NUMBERS] + 1).tolist()),
         rise=rising(steps.duration[far]),
     )

@@ -353,7 +353,8 @@ class OutlierUse:
     time; where the probe looked into them, `steps` and `share` are of all steps. numbers: of the first
     ones. optimizer: type of the one that takes most of that time, and steps in no usual step; "" for none. passes: many
     backward passes, None where they have as few as others. rise: ns of the first and the last ones, where they become
-    longer. line: that takes most of one that was timed by line."""
+    longer. line: that takes most of one that was timed by line. at_segments: those that an evaluation or a checkpoint
+    excludes already."""
 
     count: int
     steps: int
@@ -368,6 +369,7 @@ class OutlierUse:
     passes: PassUse | None = None
     rise: tuple[float, float] | None = None
     line: SourceLine | None = None
+    at_segments: int = 0
 
     @property
     def longer(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,10 +12,12 @@ import numpy as np
 from steptime.advice.kernels import elements, plain_name, shapes_of
 from steptime.advice.run_uses import SpreadUse
 from steptime.advice.shaped_evidence import listed_inputs, steady_shares
-from steptime.analysis.operators import OperatorUse, operator_calls, operator_events, source_of
+from steptime.analysis.operators import OperatorUse, operations_on, operator_calls, operator_events, source_of
 from steptime.analysis.step_context import StepContext
 from steptime.analysis.timeline import Phase
+from steptime.arrays import Bool
 from steptime.quantities import SourceLine
+from steptime.trace.call_tree import ROOT, nearest_ancestor
 from steptime.trace.links import UNKNOWN
 from steptime.trace.table import ABSENT, Trace
 from steptime.trace.vendors import matching
@@ -122,10 +124,15 @@ def _rows(window: StepContext, names: Collection[str]) -> list[int]:
 
 
 def _expanded(window: StepContext) -> dict[Shape, list[Sides]]:
-    """Shapes that smaller tensors are expanded to, each with the dimensions in which one is."""
+    """Shapes that smaller tensors are expanded to, each with the dimensions in which one is. What an operator expands
+    for itself (the mask of attention, for one matmul with it) meets no other tensor."""
+    trace, links = window.trace, window.links
+    expands = matching(trace, lambda symbol: plain_name(symbol) == "expand") & (links.step != UNKNOWN)
+    pairing = matching(trace, lambda symbol: plain_name(symbol) in PAIRING)
     found: defaultdict[Shape, list[Sides]] = defaultdict(list)
-    for row in _rows(window, {"expand"}):
-        given, sizes = _shapes(window.trace, row), _listed_numbers(window.trace, row)
+    rows = np.fromiter(_not_inside(window, expands, pairing), np.int64)
+    for row in rows[links.forward[rows] == UNKNOWN].tolist():
+        given, sizes = _shapes(trace, row), _listed_numbers(trace, row)
         if given and sizes:
             kept = (1,) * (len(sizes) - len(given[0])) + given[0]
             shape = tuple(old if new < 0 else new for new, old in zip(sizes, kept, strict=False))
@@ -133,6 +140,15 @@ def _expanded(window: StepContext) -> dict[Shape, list[Sides]]:
                 apart = enumerate(zip(shape, kept, strict=False), -len(shape))
                 found[shape].append(frozenset(side for side, (new, old) in apart if new != old))
     return found
+
+
+def _not_inside(window: StepContext, chosen: Bool, allowed: Bool) -> Iterator[int]:
+    """Rows of the chosen operators that run inside no operator but an allowed one. chosen, allowed: masks of events."""
+    for track in window.tracks:
+        operations = operations_on(window.trace, track)
+        around = nearest_ancestor(operations.parent, operations.moving)
+        free = (around == ROOT) | allowed[operations.rows[around]]
+        yield from operations.rows[chosen[operations.rows] & free].tolist()
 
 
 def _summed(window: StepContext) -> defaultdict[Shape, list[Sides]]:

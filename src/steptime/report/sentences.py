@@ -108,7 +108,8 @@ def left_out_text(process: ProcessReport) -> str:
     """Steps that the mean excludes, and why: "1 warm-up, 14 for measurements of steptime, 2 with evaluation"; "" for
     none."""
     step, series = process.case.step, process.series
-    outliers = process.case.outliers.left_out if process.case.outliers is not None else 0
+    use = process.case.outliers
+    outliers = use.left_out - use.at_segments if use is not None else 0
     excluded = step.total - step.steady - step.warm_up - outliers - step.behind
     job, rest = list[tuple[int, str]](), "interrupted"
     if series is not None and len(series.marks) < MOST_MARKS and THINNED not in series.names:

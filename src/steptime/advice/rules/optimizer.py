@@ -239,7 +239,7 @@ def zeroed_gradients(
     How we know: Outside of forward and backward, operators fill as many bytes with zeros as the gradients have; away
     from the optimizer as many tensors, too, and at most twice the bytes, as a loss's sums fill. They are timed in the
     profiled steps, and so are as many additions in backward, which dropped gradients would not need, unless an update
-    has several backwards.
+    has several backwards. Where the lines that call zero_grad are timed and take far less, something else fills them.
 
     What helps: optimizer.zero_grad() without set_to_none=False; model.zero_grad() likewise.
 
@@ -251,7 +251,9 @@ def zeroed_gradients(
     elements = sum(use.elements for use in optimizers)
     filling, adding = zeroing(case)
     both = filling + adding
-    if ratio(both, case.step.duration.value) < LEAST_SHARE_OF_ZEROS:
+    zeroing_lines = [use for use in case.lines if calls_function(use.calls, "zero_grad")]
+    dropped = zeroing_lines and 2 * sum(use.duration.value for use in zeroing_lines) < filling
+    if dropped or ratio(both, case.step.duration.value) < LEAST_SHARE_OF_ZEROS:
         return None
     summary = (
         f"Filling {elements:,} gradients with zeros takes {format_duration(filling)} per step, adding to them "
@@ -259,7 +261,7 @@ def zeroed_gradients(
     )
     saving = modelled(both, filling, both, case.step.steady)
     advice = "Call zero_grad() without set_to_none=False: gradients are then dropped."
-    source = next((use.source for use in case.lines if calls_function(use.calls, "zero_grad")), None)
+    source = next((use.source for use in zeroing_lines), None)
     return zeroed_gradients.finding(summary, advice, saving, category="compute", source=source)
 
 

@@ -9,7 +9,7 @@ from pathlib import PurePath
 from typing import Final
 
 from steptime.advice.evidence import Case, LineUse, PathUse
-from steptime.advice.kernels import plain_name
+from steptime.advice.kernels import MATRIX, plain_name
 from steptime.advice.line_evidence import (
     LineKind,
     LineTime,
@@ -20,10 +20,11 @@ from steptime.advice.line_evidence import (
     lines_around,
     loop_functions,
     own_share,
+    profile_scale,
     sampled_lines,
 )
 from steptime.advice.line_ways import UNLOGGED
-from steptime.advice.models import REFUSED, hand_made_update
+from steptime.advice.models import REFUSED, hand_made_update, or_compile
 from steptime.advice.rule import LONGEST_SUMMARY, Finding, Part, Rule, rule
 from steptime.advice.run_uses import GarbageUse, SegmentUse, StepSummary
 from steptime.advice.savings import (
@@ -67,8 +68,10 @@ LOSSES = frozenset(
 )  # fmt: skip
 """Operators that a loss function of torch is made of."""
 LOSS_CALL = re.compile(r"torch\.nn\.functional\.(\w*loss\w*|\w*cross_entropy\w*|kl_div)")
+LAYER_CALL = re.compile(r"torch\.nn\.modules\.module\.Module\._(?:wrapped_)?call_impl")
+DRAWS = re.compile(r"torch\.distributions\.|torch\.(?:Tensor\.)?multinomial$")
 LIGHTNING_LOG = re.compile(r"(?:lightning|pytorch_lightning)\..*LightningModule\.log(?:_dict)?")
-"""Calls seen at a line: a loss function of torch's; a LightningModule's logging."""
+"""Calls seen at a line: a loss function of torch; a module; a draw from a distribution; a LightningModule's logging."""
 UNPROFILED: Final = "rest"
 """Stands for the category of Python, and of operators outside of the model, where no step was profiled."""
 IN_PHASES = ("forward", "backward", "optimizer")
@@ -127,16 +130,17 @@ def python_time(step: StepSummary, case: Case) -> Iterator[Finding]:
         groups.sort(key=lambda each: -each[0].value)
     for saving, group in groups[:MOST_LINES]:
         least = LEAST_LINE if is_user_file(group[0].line.source.file) else LEAST_SHARE
-        if ratio(saving.value, step.duration.value) >= least and not _is_backward(group):
-            yield _finding(step, group, saving, unprofiled is not None)
+        if ratio(saving.value, step.duration.value) >= least and not _is_of_torch(group):
+            yield _finding(step, group, saving, unprofiled is not None, case.second_order)
     if not times:
         yield from _whole_breakdown(case)
 
 
-def _is_backward(group: Sequence[LineTime]) -> bool:
-    """True for a line that starts backward and calls nothing else than torch: its own time frees the graph."""
+def _is_of_torch(group: Sequence[LineTime]) -> bool:
+    """True for a line that starts backward or the update and calls nothing else than torch: its own time frees the
+    graph, or is the optimizer's Python, of which ST501 and ST503 speak."""
     line = group[0].line
-    return line.role == "backward" and all(each.startswith("torch.") for each in line.calls)
+    return line.role in ("backward", "optimizer") and all(each.startswith("torch.") for each in line.calls)
 
 
 def _by_function(times: list[LineTime], loops: frozenset[tuple[str, str]]) -> list[list[LineTime]]:
@@ -252,7 +256,9 @@ def _host(time: LineTime) -> float:
     return time.python.value
 
 
-def _finding(step: StepSummary, group: list[LineTime], saving: Estimate, unprofiled: bool) -> Finding:
+def _finding(
+    step: StepSummary, group: list[LineTime], saving: Estimate, unprofiled: bool, second_order: bool | None = None
+) -> Finding:
     source = group[0].line.source
     where = format_source(source) + _behind(group)
     inside = "outside of forward, backward and optimizer" if unprofiled else "in Python"
@@ -262,6 +268,8 @@ def _finding(step: StepSummary, group: list[LineTime], saving: Estimate, unprofi
     advice = "Move this out of the step, do it less often, or vectorize it (whole arrays, no loop)."
     if group[0].line.trained:
         advice = "The loss goes through it, so each step needs it: look for what it does anew each time."
+    elif group[0].line.role == "forward" and any(map(LAYER_CALL.fullmatch, group[0].line.calls)):
+        advice = f"Python around layers: call fewer of them, on larger tensors{or_compile(second_order, 'the model')}."
     if any(line_kind(each.line.calls) is LineKind.GRADIENTS for each in group):
         advice = EACH_UPDATE
     evidence = tuple(time.line.source.text for time in group[:3] if time.line.source.text)
@@ -452,8 +460,8 @@ def metrics_in_step(step: StepSummary, lines: tuple[LineUse, ...], case: Case) -
     element, or with a library that runs on the CPU.
 
     How we know: The lines of the loop are timed exactly. This line called item, tolist or numpy of a tensor, a
-    metrics library, or a function named like a metric, an accuracy or a score. On an accelerator only its Python
-    counts here; ST303 reports waits for the device.
+    metrics library, or a function named like a metric, an accuracy or a score. A line that draws from a distribution
+    reads an action, no metric. On an accelerator only its Python counts here; ST303 reports waits for the device.
 
     What helps: Compute them every n-th step or at evaluation. Accumulate tensors with torch operations and read
     them once. Replace loops over elements by one comparison of whole tensors.
@@ -462,7 +470,8 @@ def metrics_in_step(step: StepSummary, lines: tuple[LineUse, ...], case: Case) -
     """
     advice = "Compute it every n-th step, with whole-tensor operations, and read the value only when it is shown."
     for time in line_times(lines, case.phases):
-        if time.line.role == "python" and line_kind(time.line.calls) is LineKind.METRICS:
+        drawn = any(map(DRAWS.match, time.line.calls))
+        if time.line.role == "python" and line_kind(time.line.calls) is LineKind.METRICS and not drawn:
             saving = time.duration if step.device == "cpu" else time.python
             does = f"takes {in_step(saving.value, step)} for a metric"
             yield _line(metrics_in_step, time.line, does, advice, saving)
@@ -515,7 +524,8 @@ def outside_model(step: StepSummary, lines: tuple[LineUse, ...], case: Case) -> 
     way from the model, or from parameters of your own, to backward(). Loss functions of torch do not count: every
     training needs one. A model that trains and is called again without gradients in the same steps counts. An update
     written by hand does not (see ST505). Where the loss goes through it, as through a forward() that is called by its
-    name, the work has to be done: a twentieth of the time surely goes, a third likely.
+    name, the work has to be done: of the time outside of matmuls and convolutions, a twentieth surely goes, a third
+    likely.
 
     What helps: Ask whether each step needs it. Do it every n-th step, do it once before the loop, or reuse what the
     step has computed. If the loss goes through it, each step needs it: use torch.compile on that function, or
@@ -539,7 +549,8 @@ def outside_model(step: StepSummary, lines: tuple[LineUse, ...], case: Case) -> 
         if is_user_file(source.file) and ratio(spent.value, step.duration.value) >= LEAST_OUTSIDE:
             called = _is_forward(source) and not case.functions
             trained = backward >= TRAINED_THROUGH * spent.value or group[0].line.trained or called
-            saving = partly(spent.value, LIKELY_FASTER, SURELY_FASTER, step) if trained else spent
+            faster = max(0.0, spent.value - _in_matmuls(case, source))
+            saving = partly(faster, LIKELY_FASTER, SURELY_FASTER, step) if trained else spent
             yield _outside(step, group, spent, saving, _advice_outside(case, group, trained, loops))
     if case.repeated is not None:
         again = case.repeated
@@ -562,6 +573,16 @@ def _needed(operators: tuple[OperatorUse, ...], source: SourceLine) -> float:
         and use.source is not None
         and plain_name(use.name) in LOSSES
         and function_of(use.source) == function_of(source)
+    )
+
+
+def _in_matmuls(case: Case, source: SourceLine) -> float:
+    """ns per step of a function in matmuls and convolutions, forward and backward: they are ready-made already, and a
+    compiler calls the same ones."""
+    return profile_scale(case.operators, case.categories) * sum(
+        use.duration
+        for use in case.operators
+        if use.source is not None and plain_name(use.name) in MATRIX and function_of(use.source) == function_of(source)
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from steptime.advice.evidence import Case, RepeatedForward
 from steptime.advice.hottest_line import main_line
+from steptime.advice.kernels import plain_name
 from steptime.advice.loader_model import production
 from steptime.advice.rule import Finding, rule
 from steptime.advice.run_uses import LoaderUse, PeriodUse, RepeatUse, StepSummary, WorkUse
@@ -291,6 +292,10 @@ def frozen_forward(step: StepSummary, frozen: RepeatedForward) -> Finding | None
     )
 
 
+DROPPING = ("bernoulli", "dropout", "native_dropout")
+"""Operators of dropout: torch's fused attention for CPUs has none, and falls back to the passes (torch 2.13)."""
+
+
 @rule(
     "ST213",
     "unread-result",
@@ -304,7 +309,7 @@ def unread_result(step: StepSummary, unread: tuple[UnreadUse, ...], case: Case) 
 
     What it means: The module returns several results, and the line that calls it binds one to a name that it never
     reads, or takes the first alone. torch's attention returns its weights unless need_weights=False says that nobody
-    wants them, and computes them one pass after the other; without them it is fused.
+    wants them, and computes them one pass after the other; without them it is fused, on a CPU if it drops nothing.
 
     How we know: In a few steps, the instructions behind each call of a module are read: the names that take its
     results, and whether any way through the function loads them before they are bound again. Modules with forward hooks
@@ -332,6 +337,9 @@ def unread_result(step: StepSummary, unread: tuple[UnreadUse, ...], case: Case) 
             if attention
             else "Leave the result out where nobody wants it: an argument of the module, or a method of its own."
         )
+        drops = step.device == "cpu" and any(plain_name(each.name).startswith(DROPPING) for each in case.operators)
+        if attention and drops:
+            advice += " On a CPU only with a dropout of 0: else it saves nothing."
         low, high = SURE_PASSES * use.spent, use.spent + OF_PRODUCTS * use.around
         saving = modelled(spent, low * step.duration.value, high * step.duration.value, step.steady)
         evidence = (f"{facts.path} and others like it run {facts.calls:.3g} times per step there.", facts.site.text)

@@ -437,7 +437,8 @@ def outlier_steps(
     most time beyond its time in the other steps. Steps that are long by a garbage collection, or because it is their
     turn (ST905), are the job's own and stay in the mean. So do steps that wait for input, if they are more than one in
     fifty: a late batch now and then is how the job runs. Steps whose model took long and whose wait was shorter for it
-    are no longer as a whole: the mean leaves them out, and nothing is reported of them. Where they have many backward
+    are no longer as a whole: the mean leaves them out, and nothing is reported of them. Steps with an evaluation or a
+    checkpoint count without it, by what else they do. Where they have many backward
     passes, the line that starts these is named (see ST510); else the line with most of the time, where one of them was
     timed by line. Outliers that become longer, by half or more and steadily, go through something that grows.
 
