@@ -269,6 +269,14 @@ def test_the_users_process_gets_the_standard_library_torch_and_what_both_sides_r
     assert foreign == []
 
 
+def test_nothing_fixes_the_users_temporary_folder(modules: list[Module]) -> None:
+    """tempfile keeps its first answer: a job that sets TMPDIR later would not have its folder."""
+    observing = [
+        each for each in modules if each.name.startswith("probe/") and not each.name.startswith("probe/changes/")
+    ]
+    assert [each.name for each in observing if "tempfile" in imported_modules(each.tree, each.package)] == []
+
+
 def test_a_room_is_small_enough_to_read(modules: list[Module]) -> None:
     assert [module.name for module in modules if module.text.count("\n") > 800] == []
     limits = {ast.FunctionDef: 80, ast.AsyncFunctionDef: 80, ast.ClassDef: 250}

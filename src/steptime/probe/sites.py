@@ -15,7 +15,6 @@ import os
 import re
 import sys
 import sysconfig
-import tempfile
 import tokenize
 from collections.abc import Iterator, Mapping
 from types import CodeType, FrameType, ModuleType
@@ -47,10 +46,14 @@ _INNER_FOLDERS = (
 _STANDARD = tuple(
     os.path.join(sysconfig.get_path(name), "") for name in ("stdlib", "platstdlib") if sysconfig.get_path(name)
 )
-_GENERATED = re.compile(
-    re.escape(os.path.join(tempfile.gettempdir(), "")) + r"(__main__|\w+\.)[^/\\]*_[a-z0-9_]{8}\.py"
-)
+_GENERATED = re.compile(r"(__main__|\w+\.)[^/\\]*_[a-z0-9_]{8}\.py")
 """Files that a library writes while the job runs: a module's name and the eight characters of `tempfile`."""
+_TEMPORARY = tuple(
+    os.path.abspath(each)
+    for each in (*map(os.environ.get, ("TMPDIR", "TEMP", "TMP")), "/tmp", "/var/tmp", "/usr/tmp")
+    if each
+)
+"""Folders for them. `tempfile.gettempdir()` would keep its answer, and a job may choose another folder later."""
 _INSTALLED = (os.path.join("", "site-packages", ""), os.path.join("", "dist-packages", ""))
 _whose: dict[str, int] = {}
 _built: SideTable[dict[str, Any]] = SideTable()
@@ -75,7 +78,7 @@ def _classify(file: str) -> int:
     path = os.path.abspath(file)
     if path.startswith(_INNER_FOLDERS):
         return INNER
-    if any(mark in path for mark in _INSTALLED) or _GENERATED.fullmatch(path):
+    if any(mark in path for mark in _INSTALLED) or _is_generated(path):
         return LIBRARY
     return INNER if path.startswith(_STANDARD) else USER
 
@@ -132,6 +135,11 @@ def line_at(place: tuple[str, int, str]) -> dict[str, Any]:
     """Returns the `SourceLine` of a place, with its current text in the file."""
     file, line, function = place
     return source_line(file, line, function, linecache.getline(file, line).strip())
+
+
+def _is_generated(path: str) -> bool:
+    folder, name = os.path.split(path)
+    return folder in _TEMPORARY and _GENERATED.fullmatch(name) is not None
 
 
 def line_of(place: tuple[str, int, str] | None) -> dict[str, Any] | None:
