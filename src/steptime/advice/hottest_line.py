@@ -38,7 +38,7 @@ def at_hottest_line(finding: Finding, case: Case) -> Finding:
     known = finding.source
     if case.straggler is not None and known is not None and known == case.straggler.source:
         return finding
-    if finding.spent_at != known:  # the rule has told the two apart
+    if finding.spent_at != known:  # the rule names another line than where the time is
         return finding
     saved = finding.savings.value if finding.savings is not None else 0.0
     if finding.name == PERIODIC and known is not None and not _runs_through(known, case):

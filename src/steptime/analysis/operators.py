@@ -497,8 +497,8 @@ def operator_totals(steps: StepContext, sources: Sources, usual: bool = False) -
 
 
 def _without_stalled_calls(steps: StepContext, calls: OperatorCalls, modelled: Modelled, groups: list[Int64]) -> Int64:
-    """Time of each call, ns; a stalled one has the pace of the call at the same position in the median step. Groups
-    with other numbers of calls from step to step are left as they are, as their calls have no such position."""
+    """Time of each call, ns; a stalled one takes as long for its work as the call at the same position in the median
+    step. Groups with other numbers of calls from step to step are left as they are: their calls have no position."""
     start, duration = steps.trace.events.start[calls.rows], calls.duration.copy()
     step = step_at(steps.boundaries, start)
     work = np.array([1.0 + ((each.flops or 0.0) + each.bytes if each else 0.0) for each in modelled.works])[
