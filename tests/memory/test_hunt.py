@@ -93,6 +93,21 @@ def test_a_sum_in_an_attribute_that_is_added_to_in_place_is_named_however_old_it
     assert leak["nodes"] > 1
 
 
+class Count:
+    def __init__(self) -> None:
+        self.total = torch.zeros(())
+
+
+def test_a_sum_that_the_loop_itself_adds_to_has_the_loops_line() -> None:
+    count, hunt = Count(), LeakSearch()
+    for step in range(APART * LOOKS):
+        count.total += loss()
+        if step % APART == 0:
+            hunt.look(step, sys._getframe())
+    (leak,) = hunt.leaks
+    assert (leak["name"], text_of(leak)) == ("Count.total", "count.total += loss()")
+
+
 def test_a_list_of_a_module_is_named_with_its_line() -> None:
     KEPT.clear()
     (leak,) = hunted(lambda step: KEPT.append(loss()))

@@ -213,7 +213,18 @@ def _attribute(one: Any, path: list[Any], frame: FrameType | None) -> Holder | N
     users = found.site is not None and sites.whose(found.site["file"]) == sites.USER
     if type(below) is tuple and not users:
         return None  # it cannot grow: what keeps more and more of such objects is further up
-    return found if found.site is not None else found._replace(site=_making(kind, frame))
+    return found if found.site is not None else found._replace(site=_adding(name, frame) or _making(kind, frame))
+
+
+def _adding(name: str, frame: FrameType | None) -> dict[str, Any] | None:
+    """The line of a running function of the user's that binds an attribute of this name anew from itself."""
+    while frame is not None:
+        lines = sites.names_by_line(frame.f_code) if sites.whose_frame(frame) == sites.USER else {}
+        line = next((line for line, (stores, loads) in lines.items() if f".{name}" in stores & loads), None)
+        if line is not None:
+            return sites.line_at((frame.f_code.co_filename, line, frame.f_code.co_name))
+        frame = frame.f_back
+    return None
 
 
 def _making(kind: str, frame: FrameType | None) -> dict[str, Any] | None:
