@@ -189,6 +189,7 @@ def _looping_caller(source: SourceLine, case: Case) -> SourceLine | None:
 
 
 def is_same_function(one: SourceLine, other: SourceLine) -> bool:
+    """True for lines of one function of one class, by whole paths: a caller is often a `forward` of the same file."""
     return (one.file, one.function) == (other.file, other.function)
 
 
