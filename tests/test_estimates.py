@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from steptime.quantities import Estimate, difference_of, median_of
+from steptime.quantities import Estimate, difference_of, format_spread, median_of
 
 numbers = st.lists(st.integers(0, 10**12), min_size=1, max_size=80).map(lambda values: np.array(values, np.int64))
 
@@ -48,3 +48,18 @@ def test_a_real_difference_is_reported_from_none() -> None:
 def test_no_values_are_refused() -> None:
     with pytest.raises(ValueError, match="needs values"):
         median_of(np.array([], np.int64))
+
+
+@given(st.lists(st.integers(0, 10**12), min_size=3, max_size=3).map(sorted))
+def test_a_spread_never_reaches_below_nothing(ends: list[int]) -> None:
+    low, value, high = ends
+    printed = format_spread(Estimate(value, low, high, 9))
+    if printed.startswith("± "):
+        assert (high - low) / 2 <= value / 2
+    else:
+        assert printed.startswith("between ")
+
+
+def test_a_wide_spread_is_printed_by_its_ends() -> None:
+    assert format_spread(Estimate(9.7e6, 4.1e6, 25e6, 39)) == "between 4.10 ms and 25 ms"
+    assert format_spread(Estimate(9.7e6, 9.2e6, 10.2e6, 39)) == "± 500 µs"

@@ -60,6 +60,15 @@ def format_duration(nanoseconds: float) -> str:
     return f"{minutes} min {seconds:02d} s" if minutes < 120 else f"{minutes // 60:,} h {minutes % 60:02d} min"
 
 
+def format_spread(time: Estimate) -> str:
+    """Interval of a mean time for a sentence: "± 3.1 ms"; "between 4.10 ms and 25 ms" where half of the interval is more
+    than half of the mean: there ± would reach to nothing or below."""
+    half = (time.high - time.low) / 2
+    if 2 * half > time.value:
+        return f"between {format_duration(time.low)} and {format_duration(time.high)}"
+    return f"± {format_duration(half)}"
+
+
 def format_change_of(before: float, after: float, least: float = 0.0) -> str:
     """Two durations, ns, in the unit of the first: "36.5 → 16.4 ms", "1.20 s → 8 ms" where that is too small. least:
     fraction of the first; of less than that only the bound is reported: "36.5 ms → under 365 µs"."""

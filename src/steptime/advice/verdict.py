@@ -16,7 +16,14 @@ from steptime.advice.savings import IDLE, named, ratio, rises
 from steptime.advice.segment_evidence import MOST, line_place, lines_text, only_calls
 from steptime.analysis.timeline import UNSPLIT_PHASES
 from steptime.analysis.what_if.calibrated import DEVICE, HOST
-from steptime.quantities import Estimate, format_duration, format_share, format_source, format_times
+from steptime.quantities import (
+    Estimate,
+    format_duration,
+    format_share,
+    format_source,
+    format_spread,
+    format_times,
+)
 
 BALANCED = "balanced"
 UNKNOWN = "unknown"
@@ -367,7 +374,7 @@ def steps_text(step: StepSummary) -> str:
         return "one step: others may differ"
     if step.steady < FEWEST and step.longest:
         return f"{step.steady} steps, {format_duration(step.shortest)} to {format_duration(step.longest)} long"
-    return f"{step.steady} steps, ± {format_duration((step.duration.high - step.duration.low) / 2)}"
+    return f"{step.steady} steps, {format_spread(step.duration)}"
 
 
 def background_load(findings: Iterable[Finding]) -> Finding | None:

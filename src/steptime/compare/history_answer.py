@@ -13,7 +13,7 @@ from steptime.answer.tables import Table, duration, table_of, word
 from steptime.compare.compare import level_text
 from steptime.compare.history import Entry, History, JobHistory, slowed
 from steptime.compare.history_index import Doomed
-from steptime.quantities import Jump, format_bytes, format_count, format_duration, format_share
+from steptime.quantities import Jump, format_bytes, format_count, format_duration, format_share, format_spread
 
 NEWEST = 6
 """Recordings of a job that are listed unless all are requested."""
@@ -68,7 +68,7 @@ def _track(track: JobHistory, number: int, sentence: str, *, everything: bool) -
 def _spread(entry: Entry) -> str:
     if entry.step is None:
         return "still running" if entry.running else entry.problem
-    return f"± {format_duration((entry.step.high - entry.step.low) / 2)}"
+    return format_spread(entry.step)
 
 
 def _when(entry: Entry) -> str:

@@ -8,7 +8,15 @@ from steptime.answer.answer import Answer, Item, Section
 from steptime.answer.printable import one_line
 from steptime.answer.tables import Table, duration, integer, number, share, size, table_of, word
 from steptime.live.view import LiveView, RankView
-from steptime.quantities import format_bytes, format_change, format_count, format_duration, format_samples, format_share
+from steptime.quantities import (
+    format_bytes,
+    format_change,
+    format_count,
+    format_duration,
+    format_samples,
+    format_share,
+    format_spread,
+)
 from steptime.recording.recording import DeviceSample, TelemetrySample
 
 BLOCKS = "·▁▂▃▄▅▆▇█"
@@ -48,7 +56,7 @@ def step_line(view: LiveView) -> str:
     if rank is None or rank.step is None:
         return ""
     step = rank.step
-    spread = f" ± {format_duration((step.high - step.low) / 2)}" if step.samples > 1 else ""
+    spread = f" {format_spread(step)}" if step.samples > 1 else ""
     rate = f", {format_samples(rank.rate)}" if rank.rate is not None else ""
     change = f", {format_change(view.change)} since the watch began" if view.change is not None else ""
     of = f", {rank.name}" if len(view.ranks) > 1 else ""
