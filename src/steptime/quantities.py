@@ -61,8 +61,8 @@ def format_duration(nanoseconds: float) -> str:
 
 
 def format_spread(time: Estimate) -> str:
-    """Interval of a mean time for a sentence: "± 3.1 ms"; "between 4.10 ms and 25 ms" where half of the interval is more
-    than half of the mean: there ± would reach to nothing or below."""
+    """Interval of a mean time for a sentence: "± 3.1 ms"; "between 4.10 ms and 25 ms" where half of the interval is
+    more than half of the mean: there ± would reach to nothing or below."""
     half = (time.high - time.low) / 2
     if 2 * half > time.value:
         return f"between {format_duration(time.low)} and {format_duration(time.high)}"

@@ -968,6 +968,18 @@ PLANTED: dict[str, dict[str, Case]] = {
                 operator("mm", 128, 3 * MS, "latency", "backward"),
             ),
         ),
+        "fires-on-a-recurrent-cell": replace(
+            BASE,
+            categories=categories(overhead=11 * MS),
+            operators=(
+                operator("addmm", 128, 1.2 * MS, "latency", source=_CELL),
+                operator("tanh", 64, 0.3 * MS, "latency", source=_CELL),
+            ),
+            modules=(
+                ModuleUse("RNN", "RNN", 0, 64.0, 9 * MS, 9 * MS, 0.5),
+                ModuleUse("RNN.cell", "LSTMCell", 1, 64.0, 9 * MS, 9 * MS, 0.4),
+            ),
+        ),
         "clean": BASE,
         "clean-a-layer-in-each-micro-batch": replace(
             BASE,

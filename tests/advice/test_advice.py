@@ -47,6 +47,7 @@ def finding(rule: str, name: str) -> Finding:
         ("overhead-bound", "fires-on-several-stalls", "trace later steps"),
         ("dispatch-loop", "fires-by-a-timed-line-of-the-function", "Vectorize: replace the loop"),
         ("dispatch-loop", "fires-on-a-loop-over-parameters", "torch._foreach_*"),
+        ("dispatch-loop", "fires-on-a-recurrent-cell", "nn.LSTMCell is called 64 times per step, and nn.LSTM takes"),
         ("overhead-bound", "fires-on-many-micro-batches", "fewer, larger micro-batches (16 per step now)"),
         ("allocator-stalls", "fires", "empty_cache()"),
         ("tensor-cores-unused", "fires", 'set_float32_matmul_precision("high")'),

@@ -10,7 +10,7 @@ from steptime.advice.device_uses import AllocationUse, GapUse, ScalingUse
 from steptime.advice.evidence import Case, CompilationUse, CompilerUse, OptimizerUse, SiteUse
 from steptime.advice.kernels import EMPTY_KERNEL, as_evidence, first_source, longest, plain_name, time_in
 from steptime.advice.line_evidence import lines_around
-from steptime.advice.loops import LARGEST_OPERATOR, Loop, loops, siblings
+from steptime.advice.loops import LARGEST_OPERATOR, Loop, by_rounds, loops, siblings
 from steptime.advice.memory_evidence import has_room
 from steptime.advice.models import REFUSED, or_compile, staging_operators
 from steptime.advice.rule import Finding, Weight, rule
@@ -157,7 +157,12 @@ def dispatch_loop(step: StepSummary, categories: tuple[CategoryUse, ...], case: 
         companions = any(line.role == "python" for line in timed)
         on_a_list = ON_A_LIST.format(or_compile(case.second_order, "the function"))
         reported = on_a_list if companions and not (case.compilations or step.compiled) else advice
-        reported = _grouping(site, case) or _of_rounds(case, outer or source, compiled) or reported
+        reported = (
+            _grouping(site, case)
+            or by_rounds(case, site.rounds)
+            or _of_rounds(case, outer or source, compiled)
+            or reported
+        )
         if outer is not None:
             text = (outer.text, f"Most of them around {format_source(source)}.", *text)
         yield dispatch_loop.finding(
@@ -284,7 +289,9 @@ def overhead_bound(step: StepSummary, categories: tuple[CategoryUse, ...], case:
     if _replays(step):
         advice = f"Graphs are in use already: {_outside_graphs(step)}; or {larger}."
     if calls and sum(operator.recurrent for operator in case.operators) >= MOST_OF_OPERATORS * calls:
-        advice = "Enlarge the batch: most of them are in torch's recurrent layers, which no compiler takes apart."
+        advice = by_rounds(case) or (
+            "Enlarge the batch: most of them are in torch's recurrent layers, which no compiler takes apart."
+        )
     source = _idlest(idlest) or _busiest(case.operators)
     evidence = tuple(
         f"{gap.cause or 'between operators'}: {format_duration(gap.duration.value)} idle a step "
