@@ -283,13 +283,12 @@ def _optimizers(
         own = intersect(own, join(work.updates, work.updates_in_backward))  # without a closure and what is around it
         if not len(work.updates_in_backward):
             own = subtract(own, work.backward)  # a closure's
-        held = min(embeddings, largest) if facts.elements == largest else 0
         use = record_of(
             OptimizerUse,
             facts,
             duration=mean_of_series(measure(own, steps.start, steps.end)[usual]),
             operators=calls if facts.made == 1 else None,  # others may have had more tensors
-            dense_embedding_elements=facts.sparse_candidates or held,
+            dense_embedding_elements=min(embeddings, largest) if facts.elements == largest else 0,
         )
         uses.append(use)
     return tuple(sorted(uses, key=lambda use: -use.duration.value))

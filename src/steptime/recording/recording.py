@@ -68,9 +68,8 @@ class DeviceFacts:
 @dataclass(frozen=True, slots=True)
 class OptimizerFacts:
     """One optimizer object, made at `site`. parameters: tensors; elements: numbers in them. foreach, fused: of the
-    first group, None where torch chooses. sparse_candidates: elements of embedding weights whose gradient is dense and
-    mostly zero. groups: of parameters; distinct_groups: with different options; 0 where not known. made: at least so
-    many, one in the place of the other, of these types: "SGD or RMSprop"."""
+    first group, None where torch chooses. groups: of parameters; distinct_groups: with different options; 0 where not
+    known. made: at least so many, one in the place of the other, of these types: "SGD or RMSprop"."""
 
     identity: int
     type: str
@@ -78,7 +77,6 @@ class OptimizerFacts:
     elements: int
     foreach: bool | None = None
     fused: bool | None = None
-    sparse_candidates: int = 0
     site: SourceLine | None = None
     groups: int = 0
     distinct_groups: int = 0
