@@ -64,7 +64,8 @@ from steptime.analysis.step_patterns import LastingChange
 from steptime.analysis.unused import PickedUse, UnreadUse, UnusedPass
 from steptime.analysis.user_code import CallUse, FunctionUse
 from steptime.quantities import Estimate, SourceLine
-from steptime.recording.recording import CalledFacts, FunctionText, PaddingFacts, PassFacts, PickedFacts, UnreadFacts
+from steptime.recording.recording import PassFacts, PickedFacts, UnreadFacts
+from steptime.recording.rule_facts import CalledFacts, FunctionText, PaddingFacts
 
 _DROPOUT = SourceLine("model.py", 57, "forward")
 BASE = replace(HEALTHY, contention=contention(job=0.9))

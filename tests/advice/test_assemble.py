@@ -28,7 +28,8 @@ from steptime.intervals import union
 from steptime.journal import Flag, Kind, busy_flags
 from steptime.machine.machine import Machine, Rate
 from steptime.quantities import Estimate
-from steptime.recording.recording import DeviceSample, Process, RuleFacts, TelemetrySample
+from steptime.recording.recording import DeviceSample, Process, TelemetrySample
+from steptime.recording.rule_facts import RuleFacts
 
 WORKERS = {"workers": 2, "batch_size": 4, "dataset": "Pictures", "collate": "default_collate"}
 SETTINGS = {"intra_op_threads": 2, "inter_op_threads": 1, "usable_cpus": 2, "logical_cpus": 8}
