@@ -45,6 +45,17 @@ class CalledFacts:
     names: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class TracerFacts:
+    """Tool that Python calls while the training thread runs, at the start of an early step. kind: "trace"
+    (sys.settrace: a debugger, coverage), "profile" (sys.setprofile: cProfile), "memory" (tracemalloc). tool: top module
+    of its function, "?" if unknown. site: line of the user's that by its text switches it on."""
+
+    kind: str
+    tool: str
+    site: SourceLine | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleFacts:
     """Facts that rules and fixes take as the probe wrote them: fields of a process, and by the same names of its case.
@@ -57,6 +68,11 @@ class RuleFacts:
         in_trace="a trace does not hold the text of functions (steptime run records it)",
     )  # fmt: skip
     called: tuple[CalledFacts, ...] = fact((), "called", "file", "line", reason="no line was seen to call anything")
+    tracers: tuple[TracerFacts, ...] = fact(
+        (), "tracer", "kind",
+        reason="no debugger, coverage tool or profiler of Python was on",
+        in_trace="a trace does not show tracers of Python (steptime run looks for them)",
+    )  # fmt: skip
 
     @property
     def callees(self) -> dict[tuple[str, int], tuple[str, ...]]:
