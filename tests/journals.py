@@ -82,7 +82,7 @@ class JournalBuilder:
         self.worker_records.append(RECORD.pack(kind, 0, worker, iterator, start, end))
         return self
 
-    def fact(self, kind: str, **fields: Any) -> JournalBuilder:
+    def fact(self, kind: str, /, **fields: Any) -> JournalBuilder:
         """A line of facts.jsonl."""
         self.facts.append({"fact": kind, **fields})
         return self

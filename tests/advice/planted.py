@@ -64,7 +64,8 @@ from steptime.analysis.step_patterns import LastingChange
 from steptime.analysis.unused import PickedUse, UnreadUse, UnusedPass
 from steptime.analysis.user_code import CallUse, FunctionUse
 from steptime.quantities import Estimate, SourceLine
-from steptime.recording.recording import CalledFacts, FunctionText, PaddingFacts, PassFacts, PickedFacts, UnreadFacts
+from steptime.recording.recording import PassFacts, PickedFacts, UnreadFacts
+from steptime.recording.rule_facts import CalledFacts, FunctionText, PaddingFacts, TracerFacts
 
 _DROPOUT = SourceLine("model.py", 57, "forward")
 BASE = replace(HEALTHY, contention=contention(job=0.9))
@@ -253,6 +254,8 @@ _CELL = SourceLine("model.py", 31, "forward")
 _COMPILED = CompilationUse(SourceLine("model.py", 10, "forward"), 2_000_000_000, True, "size mismatch at index 0")
 _HELD = SettingsUse(1, 8, 8, omp_num_threads="1")
 _LEFT_ON = SettingsUse(1, 8, 8)
+TRACED_MEMORY = TracerFacts("memory", "tracemalloc", SourceLine("train.py", 9, "", "tracemalloc.start(25)"))
+IN_PYTHON = replace(BASE, categories=categories(python=8 * MS, overhead=3 * MS))
 _INDEXING = PathUse(0.1 * MS, "input", (SourceLine("data.py", 7, "Images.__getitems__"),))
 _ALONE = SettingsUse(1, 1, 8)
 
@@ -1529,6 +1532,28 @@ PLANTED: dict[str, dict[str, Case]] = {
     "detect-anomaly": {
         "fires": replace(BASE, settings=replace(_LEFT_ON, detect_anomaly=True)),
         "clean": BASE,
+    },
+    "tracer-left-on": {
+        "fires": replace(IN_PYTHON, tracers=(TRACED_MEMORY,)),
+        "fires-under-a-debugger": replace(IN_PYTHON, tracers=(TracerFacts("trace", "pydevd"),)),
+        "fires-under-cprofile": replace(IN_PYTHON, tracers=(TracerFacts("profile", "cProfile"),)),
+        "fires-where-torch-has-the-python": replace(
+            BASE, tracers=(TRACED_MEMORY,), categories=categories(overhead=9 * MS)
+        ),
+        "clean": IN_PYTHON,
+        "fires-where-the-loop-makes-its-input": replace(
+            BASE, tracers=(TRACED_MEMORY,), loader=None, categories=categories(input=9 * MS)
+        ),
+        "clean-operators-only": replace(BASE, tracers=(TRACED_MEMORY,), categories=categories(python=0.2 * MS)),
+        "clean-a-loader-waits": replace(
+            BASE, tracers=(TRACED_MEMORY,), loader=loader(9 * MS, 9 * MS), categories=categories(input=9 * MS)
+        ),
+        "clean-by-a-variable": replace(
+            IN_PYTHON,
+            tracers=(TRACED_MEMORY,),
+            settings=replace(_LEFT_ON, debug_switches=(("PYTHONTRACEMALLOC", "1"),)),
+        ),
+        "clean-of-a-later-version": replace(IN_PYTHON, tracers=(TracerFacts("telepathy", "?"),)),
     },
     "profiler-left-on": {
         "fires": replace(BASE, settings=replace(_LEFT_ON, profiler=True), operators=()),

@@ -28,7 +28,8 @@ from steptime.intervals import union
 from steptime.journal import Flag, Kind, busy_flags
 from steptime.machine.machine import Machine, Rate
 from steptime.quantities import Estimate
-from steptime.recording.recording import DeviceSample, Process, RuleFacts, TelemetrySample
+from steptime.recording.recording import DeviceSample, Process, TelemetrySample
+from steptime.recording.rule_facts import RuleFacts
 
 WORKERS = {"workers": 2, "batch_size": 4, "dataset": "Pictures", "collate": "default_collate"}
 SETTINGS = {"intra_op_threads": 2, "inter_op_threads": 1, "usable_cpus": 2, "logical_cpus": 8}
@@ -79,8 +80,10 @@ def test_facts_for_rules_are_in_the_case_as_they_were_written(tmp_path: Path) ->
     job.fact("padding", share=0.25, batches=3)
     job.fact("called", file="train.py", line=7, names=["builtins.print"])
     job.fact("function", file="train.py", function="train", first_line=3, text="def train():\n    print()\n")
+    job.fact("tracer", kind="trace", tool="pdb")
     process = job.process(tmp_path / "recording")
     case = case_of(process)
+    assert case.has("tracers")
     assert case.has("padding")
     assert case.has("called")
     assert case.has("texts")

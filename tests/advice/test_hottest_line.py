@@ -15,7 +15,7 @@ from steptime.advice.run_uses import StepSummary
 from steptime.analysis.operators import OperatorUse
 from steptime.analysis.stragglers.comparison import Straggler
 from steptime.quantities import Estimate, SourceLine
-from steptime.recording.recording import CalledFacts
+from steptime.recording.rule_facts import CalledFacts
 
 STEP = StepSummary(Estimate(100.0, 99.0, 101.0, 50), 60, 50, 5, "optimizer", "cpu")
 SOME, SAVED = Estimate(1.0, 1.0, 1.0, 5), Estimate(50.0, 49.0, 51.0, 5)

@@ -48,7 +48,7 @@ from steptime.analysis.stragglers.comparison import Straggler
 from steptime.analysis.timeline import Phase, SegmentKind
 from steptime.analysis.what_if.what_if import Prediction
 from steptime.quantities import Estimate, SourceLine
-from steptime.recording.recording import PaddingFacts
+from steptime.recording.rule_facts import PaddingFacts
 
 likely = st.sampled_from([0.0, 0.3, 2.0, 64.0, 300.0, 2e4, 3e5, 1e6, 4e6, 2e7, 2.5e7, 4e7])
 numbers = st.one_of(likely, likely, st.floats(min_value=1e-3, max_value=1e12))

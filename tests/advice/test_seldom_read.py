@@ -14,7 +14,8 @@ from steptime.advice.rules import CATALOGUE
 from steptime.advice.seldom_read import lines_of_unread, made_in_vain, seldom_uses
 from steptime.analysis.unused import UnreadUse
 from steptime.quantities import SourceLine
-from steptime.recording.recording import CodeFacts, CodeLine, FunctionText, UnreadFacts
+from steptime.recording.recording import CodeFacts, CodeLine, UnreadFacts
+from steptime.recording.rule_facts import FunctionText
 
 FILE = "/job/train.py"
 MAKES, READS = SourceLine(FILE, 31, "main", "text = summary(net)"), SourceLine(FILE, 33, "main", "print(text)")

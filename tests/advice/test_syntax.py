@@ -10,7 +10,7 @@ from steptime.advice.line_ways import parsed
 from steptime.advice.loops import is_carried
 from steptime.advice.syntax import tree_of
 from steptime.advice.written_ways import loop_around, passes_of, written_ways
-from steptime.recording.recording import FunctionText
+from steptime.recording.rule_facts import FunctionText
 
 HOSTILE = (
     "x = " + "(" * 5000 + ")" * 5000,

@@ -16,7 +16,7 @@ from steptime.advice.run_uses import PassUse, SegmentLine, SegmentUse
 from steptime.advice.written_ways import Passes, WrittenLoop, loop_around, making_results, passes_of, written_ways
 from steptime.analysis.operators import OperatorUse
 from steptime.quantities import SourceLine
-from steptime.recording.recording import CalledFacts, FunctionText
+from steptime.recording.rule_facts import CalledFacts, FunctionText
 
 
 def function(*lines: str, arguments: str = "a, b, k") -> FunctionText:

@@ -57,6 +57,7 @@ LONG = (
     Planted("optimizer_share", "optimizer-share"),
     Planted("dense_embedding", "dense-embedding-gradient"),
     Planted("profiler_left_on", "profiler-left-on", with_line=False),
+    Planted("tracer_left_on", "tracer-left-on"),
     Planted("deterministic_left_on", "deterministic-left-on", with_line=False),
     Planted("recompute", "recompute"),
     Planted("undetached_images", "gradients-for-nothing"),

@@ -18,7 +18,8 @@ from steptime.diagnosis import diagnose_paths
 from steptime.journal import RECORD, Kind
 from steptime.machine.machine import Machine
 from steptime.quantities import Estimate
-from steptime.recording.recording import Manifest, PaddingFacts
+from steptime.recording.recording import Manifest
+from steptime.recording.rule_facts import PaddingFacts
 from steptime.report.compose import cost_of, throughput_of
 from steptime.report.report import Cost, Throughput
 from steptime.report.sentences import cost_text, throughput_text

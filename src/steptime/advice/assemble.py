@@ -68,7 +68,8 @@ from steptime.intervals import EMPTY, contains, intersect, join, measure, subtra
 from steptime.journal import Flag, Kind
 from steptime.machine.machine import Machine
 from steptime.quantities import Estimate, SourceLine, mean_of_series
-from steptime.recording.recording import ModuleFacts, OptimizerFacts, Process, RuleFacts, TelemetrySample
+from steptime.recording.recording import ModuleFacts, OptimizerFacts, Process, TelemetrySample
+from steptime.recording.rule_facts import RuleFacts
 from steptime.trace.compile_logs import CompilerEvent, is_limit, reason_and_hint
 from steptime.trace.links import UNKNOWN
 from steptime.trace.table import EventKind, Trace

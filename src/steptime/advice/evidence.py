@@ -56,7 +56,7 @@ from steptime.analysis.stragglers.comparison import Straggler
 from steptime.analysis.unused import PickedUse, UnreadUse, UnusedPass
 from steptime.analysis.user_code import FunctionUse
 from steptime.quantities import BETWEEN_RUNS, Estimate, SourceLine, mean_of_series
-from steptime.recording.recording import RuleFacts
+from steptime.recording.rule_facts import RuleFacts
 from steptime.trace.compile_logs import CompilerEvent
 
 

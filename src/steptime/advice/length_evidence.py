@@ -15,7 +15,7 @@ from steptime.analysis.step_context import StepContext
 from steptime.analysis.timeline import Phase
 from steptime.arrays import Int64
 from steptime.intervals import contains, union
-from steptime.recording.recording import PaddingFacts
+from steptime.recording.rule_facts import PaddingFacts
 from steptime.trace.links import UNKNOWN
 from steptime.trace.table import ABSENT
 from steptime.trace.vendors import matching

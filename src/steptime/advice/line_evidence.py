@@ -39,7 +39,8 @@ from steptime.arrays import Float64, Int64, unique
 from steptime.intervals import EMPTY, Intervals, contains, measure, subtract
 from steptime.journal import Flag, Kind
 from steptime.quantities import Estimate, SourceLine, mean_of_series
-from steptime.recording.recording import CalledFacts, Process
+from steptime.recording.recording import Process
+from steptime.recording.rule_facts import CalledFacts
 
 
 def function_of(source: SourceLine) -> tuple[str, str]:

@@ -4,6 +4,7 @@ training step unless a name says otherwise."""
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from steptime.analysis.categories import CategoryName
 from steptime.analysis.graph_launches import GraphUse
@@ -437,7 +438,7 @@ class SpreadUse:
     per step that make one; duration: ns in a steady step of all operators on tensors of this shape, backward too.
     source: user's function that makes them."""
 
-    kind: str
+    kind: Literal["distance", "product"]
     shape: tuple[int, ...]
     calls: float
     duration: float

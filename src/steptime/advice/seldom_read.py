@@ -10,7 +10,8 @@ from steptime.advice.evidence import Case, LineUse, PathUse, SeldomUse
 from steptime.advice.line_ways import last_name, parsed
 from steptime.advice.written_ways import is_in, making_results
 from steptime.quantities import SourceLine, format_source
-from steptime.recording.recording import CodeFacts, CodeLine, FunctionText, UnreadFacts
+from steptime.recording.recording import CodeFacts, CodeLine, UnreadFacts
+from steptime.recording.rule_facts import FunctionText
 
 EACH, SELDOM = 0.9, 0.5
 """Executions per step of a line that makes something, at least, and of those that read it, below."""

@@ -13,7 +13,7 @@ from functools import lru_cache
 
 from steptime.advice.function_scope import ROUNDS, SCOPES, FunctionScope, part_taken, scopes_of, written_call
 from steptime.quantities import SourceLine
-from steptime.recording.recording import CalledFacts, FunctionText
+from steptime.recording.rule_facts import CalledFacts, FunctionText
 
 LONGEST_WORDS = 60
 """Characters of an expression that advice holds."""

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from types import FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -258,6 +259,47 @@ def settings_facts() -> dict[str, Any]:
         "environments": any(sys.modules.get(name) is not None for name in ENVIRONMENTS),
         "allocator": os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or os.environ.get("PYTORCH_ALLOC_CONF") or "",
     }
+
+
+TRACERS = {
+    "trace": ("sys.settrace", ".set_trace"),
+    "profile": ("cProfile.Profile", "sys.setprofile"),
+    "memory": ("tracemalloc.start",),
+}
+"""Ends of the names of functions that switch tracers on, by their kind."""
+UNKNOWN = "?"
+
+
+def tracers() -> list[dict[str, Any]]:
+    """Returns the fields of `TracerFacts` of the tools that Python calls in this thread, where none of ours is on."""
+    tracemalloc = sys.modules.get("tracemalloc")
+    traces_memory = tracemalloc is not None and tracemalloc.is_tracing()
+    tools = {
+        "trace": _top_module(sys.gettrace()),
+        "profile": _top_module(sys.getprofile()) or _monitoring_profiler(),
+        "memory": "tracemalloc" if traces_memory else "",
+    }
+    return [
+        {"kind": kind, "tool": tool, "site": next(filter(None, map(sites.line_that_calls, TRACERS[kind])), None)}
+        for kind, tool in tools.items()
+        if tool
+    ]
+
+
+def _monitoring_profiler() -> str:
+    """Returns the name of the profiler that sys.monitoring calls, as cProfile is from Python 3.12 on, or ""."""
+    monitoring: Any = getattr(sys, "monitoring", None)
+    if monitoring is None or not monitoring.get_tool(monitoring.PROFILER_ID):
+        return ""
+    return str(monitoring.get_tool(monitoring.PROFILER_ID)) if monitoring.get_events(monitoring.PROFILER_ID) else ""
+
+
+def _top_module(tool: Any) -> str:
+    """Returns the top module of a function, a method or an object, UNKNOWN if it has none; "" for None."""
+    if tool is None:
+        return ""
+    name = getattr(tool if type(tool) in (FunctionType, MethodType) else type(tool), "__module__", "")
+    return name.partition(".")[0] if isinstance(name, str) and name else UNKNOWN
 
 
 def autocast_format() -> str:

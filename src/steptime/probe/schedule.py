@@ -154,6 +154,8 @@ def _stages(session: Session) -> Stage:
     profiles = session.plan.get("profile", True)
     if device.in_use():
         yield from _steps(SLOW_STARTS)
+    for fields in identity.tracers():  # before ours: discovery and the timed lines use the same places
+        session.recorder.fact("tracer", **fields)
     long = session.step_timer.usual() >= LONG_STEP
     discovered = 1 if long else DISCOVERY_STEPS
     found = yield from _unseen(session, _discover(session, frames, discovered))

@@ -246,7 +246,7 @@ def line_that_calls(name: str) -> dict[str, Any] | None:
             continue
         for number, text in enumerate(linecache.getlines(file), 1):
             code = text.partition("#")[0]
-            if "False" not in code and f"{name}(" in code:
+            if "False" not in code and "(None)" not in code and f"{name}(" in code:
                 return source_line(os.path.abspath(file), number, "", text.strip())
     return None
 

@@ -13,6 +13,7 @@ from steptime.arrays import Int64
 from steptime.quantities import SourceLine
 from steptime.recording.fact_fields import fact, fact_fields
 from steptime.recording.parity import Parity
+from steptime.recording.rule_facts import RuleFacts
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,25 +206,6 @@ class SiteFacts:
     steps: int
     site: SourceLine
     forwards: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class CalledFacts:
-    """Functions that a user's line called in the discovery steps, C functions too: "builtins.print"."""
-
-    file: str
-    line: int
-    names: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class FunctionText:
-    """Text, as in its file, of a user's function that takes a good part of the time or trains: 1,000 lines at most."""
-
-    file: str
-    function: str
-    first_line: int
-    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -550,24 +532,6 @@ class LossFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class PaddingFacts:
-    """Mean fraction of padding in `batches` batches of tokens. tokens: mean number per batch; 0 if unknown. beyond:
-    mean fraction of the length behind the longest row. site: line that fills rows up, None if unknown.
-
-    Raises ValueError for a share outside of 0 to 1."""
-
-    share: float
-    batches: int
-    tokens: float = 0.0
-    site: SourceLine | None = None
-    beyond: float = 0.0
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.share <= 1:
-            raise ValueError(f"a share is between 0 and 1, not at {self.share}")
-
-
-@dataclass(frozen=True, slots=True)
 class ItemFacts:
     """Items in the first `batches` batches of an iterator. drawn: making them took random numbers from a generator of
     torch, numpy or Python. bytes: of an item, the largest mean of these batches; None for unknown types. available:
@@ -717,25 +681,6 @@ class Manifest:
     before_ns: int = 0
     job_ns: int = 0
     after_ns: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RuleFacts:
-    """Facts that rules and fixes take as the probe wrote them: fields of a process, and by the same names of its case.
-    reason, in_trace: why one may be missing."""
-
-    padding: PaddingFacts | None = fact(None, "padding", reason="no batch of tokens was seen")
-    texts: tuple[FunctionText, ...] = fact(
-        (), "function", "file", "first_line",
-        reason="no function's text was recorded",
-        in_trace="a trace does not hold the text of functions (steptime run records it)",
-    )  # fmt: skip
-    called: tuple[CalledFacts, ...] = fact((), "called", "file", "line", reason="no line was seen to call anything")
-
-    @property
-    def callees(self) -> dict[tuple[str, int], tuple[str, ...]]:
-        """Names of the functions that a line, (file, number), was seen to call."""
-        return {(fact.file, fact.line): fact.names for fact in self.called}
 
 
 @dataclass(frozen=True, slots=True)

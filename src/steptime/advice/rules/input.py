@@ -38,7 +38,7 @@ from steptime.quantities import (
     format_share,
     format_source,
 )
-from steptime.recording.recording import PaddingFacts
+from steptime.recording.rule_facts import PaddingFacts
 
 AUGMENTING = re.compile(r"augment|transform|crop|flip|jitter|rotat|affine|blur|cutout|mixup|noise", re.IGNORECASE)
 """In a line or the name of its function: it changes an item at random."""

@@ -10,11 +10,12 @@ from steptime.advice.kernels import plain_name
 from steptime.advice.line_evidence import profile_scale
 from steptime.advice.models import check_time, checks
 from steptime.advice.rule import Finding, Weight, rule
-from steptime.advice.run_uses import SegmentUse, SettingsUse, StepSummary
+from steptime.advice.run_uses import CategoryUse, SegmentUse, SettingsUse, StepSummary
 from steptime.advice.savings import in_step, modelled, ratio, scaled
 from steptime.analysis.operators import OperatorUse
 from steptime.debug_switches import acting
 from steptime.quantities import Estimate, format_count, format_duration, format_share, format_source
+from steptime.recording.rule_facts import TracerFacts
 
 SLOWDOWN_BY_ANOMALY_DETECTION = (1.2, 1.7, 5.0)
 """Least, usual and greatest factor by which it lengthens a step. Measured on a CPU with torch 2.13: 1.26
@@ -228,6 +229,61 @@ def debug_switch(step: StepSummary, settings: SettingsUse) -> Finding | None:
         "Take it out of the environment, unless you are looking for a fault; steptime try measures what it costs.",
         evidence=tuple(f"{switch.name}={value}: {switch.what}" for switch, value in found),
     )
+
+
+TRACED = ("python", "overhead")
+"""Categories that are slowed: Python of the job's and of torch's. Operators themselves are not. Without a loader, the
+input is Python of the loop's, too; a loader's items may be decoded in C, or read from a disk."""
+SLOWED_BY_TRACERS = {
+    "trace": (0.1, 0.3, 0.8),
+    "profile": (0.15, 0.25, 0.5),
+    "memory": (0.35, 0.5, 0.8),
+}
+"""Sure, likely and greatest fraction of these categories that a tracer takes, by its kind. Measured in turns with steps
+without one (torch 2.13, Python 3.11, one thread; two models of mostly Python and small operators): a debugger with a
+breakpoint elsewhere 0.13 to 0.30 of the step, cProfile 0.22 and 0.28, tracemalloc 0.42 and 0.46 with one frame, 0.59
+and 0.79 with 25 frames. A debugger that stops at each line takes more."""
+TRACING = {
+    "trace": ("A debugger or a coverage tool", "Run the training without it; debug a few steps alone."),
+    "profile": ("A profiler of Python", "Run the training without it; steptime times lines without slowing the steps."),
+    "memory": ("tracemalloc", "Call tracemalloc.stop() once the steps that leak are found, or do not start it."),
+}
+"""What is on, and what helps."""
+OWN_NAMES = ("?", "__main__", "tracemalloc")
+"""Modules of a tracer that say nothing more than its kind."""
+
+
+@rule("ST609", "tracer-left-on", supersedes=("overhead-bound",), at_setting=True)
+def tracer_left_on(
+    step: StepSummary, tracers: tuple[TracerFacts, ...], categories: tuple[CategoryUse, ...], case: Case
+) -> Iterator[Finding]:
+    """A debugger, a coverage tool, Python's profiler or tracemalloc was left on
+
+    What it means: Python calls a tool at every line (sys.settrace: pdb, an editor's debugger, coverage), at every call
+    (sys.setprofile: cProfile), or at every block of its memory (tracemalloc). All Python in the step is slowed: the
+    job's, the modules' and the optimizer's. Other findings then blame what the tool makes slow.
+
+    How we know: Python is asked before an early step which tool it calls in the training thread. The cost is estimated
+    from measured slow-downs of other models, as a fraction of the step's Python and overhead, and of its input where no
+    DataLoader makes it. Debuggers and coverage tools that use sys.monitoring (Python 3.12 and later) are not reported:
+    they are called at few lines.
+
+    What helps: Start the job without the tool ("Run" in place of "Debug", no python -m cProfile), or switch it off
+    after a few steps.
+
+    When to ignore it: While you debug, or look for a leak.
+    """
+    variables = {name for name, _ in case.settings.debug_switches} if case.settings is not None else set()
+    traced = TRACED if case.loader is not None else (*TRACED, "input")
+    spent = sum(use.duration.value for use in categories if use.name in traced)
+    for tracer in tracers:
+        if tracer.kind not in TRACING or (tracer.kind == "memory" and "PYTHONTRACEMALLOC" in variables):
+            continue  # ST606 names the variable
+        (what, advice), (sure, likely, most) = TRACING[tracer.kind], SLOWED_BY_TRACERS[tracer.kind]
+        saving = modelled(likely * spent, sure * spent, most * spent, step.steady)
+        named = f" ({tracer.tool})" if tracer.tool not in OWN_NAMES else ""
+        summary = f"{what}{named} is on in every step: some {in_step(saving.value, step)}"
+        yield tracer_left_on.finding(summary, advice, saving, source=tracer.site)
 
 
 CHECKS_OFF = (

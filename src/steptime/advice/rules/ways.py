@@ -31,7 +31,7 @@ from steptime.advice.written_ways import (
 from steptime.analysis.modules import ModuleUse
 from steptime.analysis.operators import OperatorUse
 from steptime.quantities import Estimate, SourceLine, format_source
-from steptime.recording.recording import FunctionText
+from steptime.recording.rule_facts import FunctionText
 
 LEAST = 0.03
 """Fraction of the step in a slow way, from which on it is reported."""
