@@ -91,11 +91,16 @@ def whose_frame(frame: FrameType) -> int:
     return whose(file)
 
 
-def user_frame(frame: FrameType | None, least: int = USER) -> tuple[str, int, str] | None:
-    """Returns (file, line, function) of the innermost user frame from `frame` outwards, or None.
+def frames_of(frame: FrameType | None, least: int = USER) -> Iterator[FrameType]:
+    """Yields the user's frames from `frame` outwards. With `least` LIBRARY, an installed package's count too."""
+    while frame is not None:
+        if whose_frame(frame) >= least:
+            yield frame
+        frame = frame.f_back
 
-    With `least` LIBRARY, an installed package's frame counts too.
-    """
+
+def user_frame(frame: FrameType | None, least: int = USER) -> tuple[str, int, str] | None:
+    """Returns (file, line, function) of the innermost frame of `frames_of`, or None. No generator: it runs in steps."""
     while frame is not None:
         if whose_frame(frame) >= least:
             code = frame.f_code
