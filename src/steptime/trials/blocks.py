@@ -9,6 +9,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import exp, inf, sqrt
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +130,9 @@ def _row(line: bytes) -> Block | FirstSteps | _Remark | None:
         return None
 
 
+_place = attrgetter("place")
+
+
 def ratios(blocks: Sequence[Block], mask: int, *, control: bool = False) -> Float64:
     """Log-ratios log(unchanged job / variant), one per block of the variant, in order. The unchanged job's time is
     interpolated, in the logarithm, between its blocks right before and after. Ratios of blocks in which the job did
@@ -169,10 +173,6 @@ def ratios_between(blocks: Sequence[Block], one: int, other: int) -> Float64:
         for mask in (one, other)
     ]
     return np.array([np.log(times[0][round_] / times[1][round_]) for round_ in times[0] if round_ in times[1]])
-
-
-def _place(block: Block) -> int:
-    return block.place
 
 
 def speed_of(found: Float64, control: Float64) -> Estimate:
