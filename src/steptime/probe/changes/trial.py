@@ -14,7 +14,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from steptime.probe import backwards, identity
 from steptime.probe.backwards import BackwardObserver
-from steptime.probe.changes import exact, graphs, lengths, loading, models, precision, process, seeds, shards, updates
+from steptime.probe.changes import exact, graphs, loading, models, precision, process, seeds, updates
 from steptime.probe.changes.applier import Applier, TopModuleObserver
 from steptime.probe.changes.outside import OutsideWrites
 from steptime.probe.changes.parity import ParityRecorder
@@ -49,11 +49,11 @@ APPLIERS: dict[str, type[Applier]] = {
     "preload": process.Preloaded,
     "profiler-off": process.ProfilerOff,
     "sdpa-backend": models.AttentionBackend,
-    "shard-model": shards.ShardedModel,
-    "shard-optimizer": shards.ShardedOptimizer,
+    "shard-model": updates.ShardedModel,
+    "shard-optimizer": updates.ShardedOptimizer,
     "sharding": updates.ShardingSettings,
     "sharing-strategy": loading.SharingStrategy,
-    "similar-lengths": lengths.SimilarLengths,
+    "similar-lengths": loading.SimilarLengths,
     "threads": process.ThreadCount,
     "unchecked-distributions": process.UncheckedDistributions,
     "zero-grad": updates.ZeroGrad,

@@ -1,4 +1,4 @@
-"""Cheap monitor of each step's losses, gradient norm and the outputs of some modules.
+"""Cheap monitor of each step's losses, gradient norm, the outputs of some modules and the updates of some weights.
 
 Nothing waits for the device, nothing of a step is kept beyond it, and no random number is drawn. The monitor measures
 its own cost: above MOST_SHARE of a step it checks fewer modules, or the gradients of fewer steps.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from time import perf_counter_ns as now, thread_time_ns
@@ -19,9 +20,8 @@ from steptime.probe import calls
 from steptime.probe.changes.variant import ProcessVariant
 from steptime.probe.inlay import THROUGH, Inlay
 from steptime.probe.numerics.job import GrowingNumerics, Role
-from steptime.probe.numerics.updates import UpdateObserver
 from steptime.probe.numerics.values import ModuleNames, has_values, is_floating
-from steptime.probe.objects import being_traced, local_values, unseen
+from steptime.probe.objects import being_traced, local_values, modules_of, unseen
 from steptime.probe.ours import pass_on
 from steptime.probe.recorder import json_number
 
@@ -117,6 +117,50 @@ def _chosen(top_module: torch.nn.Module) -> list[torch.nn.Module]:
         if not compiled:
             waiting.extend(child for child in module._modules.values() if child is not None)
     return found
+
+
+MOST_WEIGHTS = 8
+"""Weights that are looked at, spread over the model."""
+ELEMENTS = 4096
+"""Of each, from its start: read and written in a few microseconds."""
+
+
+class UpdateObserver:
+    """`before` and `after` an optimizer's step: the size of what it changed over the size of what there was. add: takes
+    (name, ratio as a tensor), of which nothing waits for."""
+
+    def __init__(self, add: Callable[[str, Any], None]) -> None:
+        self._add = add
+        self._weights: list[tuple[str, weakref.ref[Any]]] = []
+        self._kept: list[tuple[str, Any, torch.Tensor]] = []
+
+    def top_module(self, module: torch.nn.Module, name_of: Callable[[Any], str]) -> None:
+        """Chooses matrices of a model, those that lie far apart in it."""
+        found = [
+            (f"{name_of(part)}.{name}", weakref.ref(each))
+            for part in modules_of(module)
+            for name, each in part._parameters.items()
+            if each is not None and each.dim() > 1 and each.requires_grad
+        ]
+        self._weights += found[:: -(-len(found) // MOST_WEIGHTS) or 1]
+
+    def before(self) -> None:
+        """Copies what is about to be changed."""
+        with torch.no_grad():
+            living = ((name, reference()) for name, reference in self._weights[:MOST_WEIGHTS])
+            self._kept = [(name, each, _start_of(each).clone()) for name, each in living if each is not None]
+
+    def after(self) -> None:
+        with torch.no_grad():
+            for name, each, old in self._kept:
+                moved = torch.linalg.vector_norm((_start_of(each) - old).float())
+                self._add(name, moved / torch.linalg.vector_norm(old.float()).clamp(min=1e-12))
+        self._kept = []
+
+
+def _start_of(weight: Any) -> torch.Tensor:
+    values: torch.Tensor = local_values(weight).detach()
+    return values.flatten()[:ELEMENTS]
 
 
 LAST = 64
