@@ -67,12 +67,16 @@ INTERRUPTED = 130
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
-def main() -> None:
+def main(answer_to: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
     request = json.loads(sys.argv[1])
     try:
         answer = answer_to(request)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
+    give(answer, request)
+
+
+def give(answer: dict[str, Any], request: dict[str, Any]) -> None:
     Path(request["answer"]).write_text(json.dumps(answer), encoding="utf-8")
 
 
@@ -642,4 +646,4 @@ def sentence_of(error: BaseException) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    main(answer_to)
