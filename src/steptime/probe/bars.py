@@ -58,4 +58,3 @@ class BarMark:
                 os.unlink(path)
         except OSError as error:
             pass_on(error)
-            return

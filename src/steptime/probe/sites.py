@@ -256,6 +256,14 @@ def line_that_calls(name: str) -> dict[str, Any] | None:
     return None
 
 
+def codes_in(*codes: CodeType) -> Iterator[CodeType]:
+    """Yields these codes, and all that are in them."""
+    found = list(codes)
+    for code in found:
+        yield code
+        found += [each for each in code.co_consts if isinstance(each, CodeType)]
+
+
 def names_by_line(code: CodeType) -> dict[int, tuple[set[str], set[str]]]:
     """Returns (names bound, names read or called) by line.
 

@@ -277,7 +277,8 @@ def course(record: BlockRecord, rivals: Sequence[int], late: int, min_gain: floa
     found = {mask: settled(ratios(record.blocks, mask), control, 1 + min_gain) for mask in singles}
     idle = {mask for mask in singles if (first := record.first_of(mask)) and not exercised(first)}
     drained = {mask for mask in singles if outruns_loader(record.blocks, mask)}
-    going = [m for m in singles if m not in idle and not _over(record, m, found[m]) and starts(m)]
+    undecided = [m for m in singles if found[m].won is None and _rounds(record, m) < LOOKS[-1]]
+    going = [m for m in undecided if m not in idle and starts(m)]
     if new := [mask for mask in going if _rounds(record, mask) < FIRST_LOOKS]:
         return Course(tuple(mask for mask in new if not mask & late) or (new[0],), 0)
     won = [mask for mask in singles if found[mask].won and mask not in idle | drained]
@@ -297,10 +298,6 @@ def course(record: BlockRecord, rivals: Sequence[int], late: int, min_gain: floa
 def exercised(first: FirstSteps) -> bool:
     """True if every change of a variant was applied and had an effect."""
     return all(each.applied and each.exercised for each in first.changes)
-
-
-def _over(record: BlockRecord, mask: int, found: Settled) -> bool:
-    return found.won is not None or _rounds(record, mask) >= LOOKS[-1]
 
 
 def _rounds(record: BlockRecord, mask: int) -> int:

@@ -252,11 +252,8 @@ def shorter_pass(run: Run, references: Sequence[Run], least: float = 1.0) -> str
 
 def _repeated(run: Run, references: Sequence[Run]) -> str:
     own, usual = (_most_often(each) for each in (run, max(references, key=_most_often)))
-    return f"It repeats the same batch {own} times; the unchanged job {_times(usual)}" if own > usual else ""
-
-
-def _times(count: int) -> str:
-    return "once" if count == 1 else f"{count} times at most"
+    often = "once" if usual == 1 else f"{usual} times at most"
+    return f"It repeats the same batch {own} times; the unchanged job {often}" if own > usual else ""
 
 
 def _most_often(run: Run) -> int:

@@ -327,7 +327,8 @@ class ShardingSettings(Applier):
 
         if self.arguments.get("keep"):
             if hasattr(fsdp, "fully_shard"):  # torch 2.6
-                fsdp.fully_shard = with_arguments(self, fsdp.fully_shard, self._keep)
+                keep = functools.partial(self._set, name="reshard_after_forward", value=False)
+                fsdp.fully_shard = with_arguments(self, fsdp.fully_shard, keep)
             wrapper = fsdp.FullyShardedDataParallel
             wrapper.__init__ = with_arguments(self, wrapper.__init__, self._keep_wrapped)
         elif self.arguments.get("prefetch"):
@@ -335,9 +336,6 @@ class ShardingSettings(Applier):
             wrapper.__init__ = with_arguments(
                 self, wrapper.__init__, functools.partial(self._set, name="forward_prefetch", value=True)
             )
-
-    def _keep(self, bound: inspect.BoundArguments) -> None:
-        self._set(bound, "reshard_after_forward", False)
 
     def _keep_wrapped(self, bound: inspect.BoundArguments) -> None:
         from torch.distributed.fsdp import ShardingStrategy

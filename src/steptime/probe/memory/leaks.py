@@ -225,7 +225,7 @@ def _making(kind: str, frame: FrameType | None) -> dict[str, Any] | None:
     one."""
     found = []
     user = next(sites.frames_of(frame), None)
-    for code in _with_inner(list(_codes(user.f_globals, user))) if user is not None else ():
+    for code in sites.codes_in(*_codes(user.f_globals, user)) if user is not None else ():
         for line, (_, loads) in sites.names_by_line(code).items():
             site = sites.line_at((code.co_filename, line, code.co_name))
             if kind in loads and f"{kind}(" in site["text"] and site not in found:
@@ -237,7 +237,7 @@ def _line(name: str, codes: list[CodeType]) -> tuple[dict[str, Any], CodeType, b
     """The line that makes a variable grow, its code, and whether it makes it of what it was: it calls append and the
     like on it, else binds it anew from itself, else binds it at all."""
     best: tuple[int, dict[str, Any], CodeType] | None = None
-    for code in _with_inner(codes):
+    for code in sites.codes_in(*codes):
         for line, (stores, loads) in sites.names_by_line(code).items():
             known = loads | {each.lstrip(".") for each in loads}
             grows, anew = name in known and bool(known & GROWING), {name, f".{name}"} & stores & loads
@@ -251,14 +251,6 @@ def growing_line(name: str, codes: list[CodeType]) -> dict[str, Any] | None:
     """Returns the line that makes a variable grow, None if no line binds it or calls append and the like on it."""
     found = _line(name, codes)
     return found[0] if found is not None else None
-
-
-def _with_inner(codes: list[CodeType]) -> Iterator[CodeType]:
-    waiting = list(codes)
-    while waiting:
-        code = waiting.pop(0)
-        yield code
-        waiting += [each for each in code.co_consts if isinstance(each, CodeType)]
 
 
 APART = 4

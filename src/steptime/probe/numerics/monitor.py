@@ -457,7 +457,8 @@ class Monitor(Role):
 def gradient_norm(gradients: list[Any]) -> Any:
     """Returns the 2-norm of all gradients that can be read, as a 0-D tensor; None without any."""
     dense = [local_values(gradient) for gradient in gradients if gradient is not None]
-    dense = [_as_real(gradient) for gradient in dense if has_values(gradient)]
+    dense = [gradient for gradient in dense if has_values(gradient)]
+    dense = [torch.view_as_real(each.resolve_conj()) if each.is_complex() else each for each in dense]
     if not dense:
         return None
     if any(gradient.element_size() < 4 for gradient in dense):
@@ -473,10 +474,6 @@ def gradient_norm(gradients: list[Any]) -> Any:
 def norm_of(values: Any) -> Any:
     """Returns the 2-norm of real values, in 32 bits at least."""
     return torch.linalg.vector_norm(values, dtype=torch.float32 if values.element_size() < 4 else None)
-
-
-def _as_real(values: Any) -> Any:
-    return torch.view_as_real(values.resolve_conj()) if values.is_complex() else values
 
 
 def _together(norms: list[Any]) -> Any:
