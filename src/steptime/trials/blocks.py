@@ -207,10 +207,8 @@ def noise_between(control: Float64) -> float:
 
 
 def _winsorized(values: Float64) -> Float64:
-    """Values with the fraction TRIMMED at either end clipped to the nearest value inside."""
+    """Values, one at least, with the fraction TRIMMED at either end clipped to the nearest value inside."""
     cut = int(TRIMMED * len(values))
-    if not len(values):
-        return values
     ordered = np.sort(values)
     clipped: Float64 = np.clip(values, ordered[cut], ordered[len(values) - 1 - cut])
     return clipped

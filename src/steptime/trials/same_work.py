@@ -386,7 +386,9 @@ def _values(run: Run, before: Run, precision: Precision) -> Iterable[str]:
 
 def other_weights(run: Run, before: Run, precision: Precision) -> str:
     """Names of weights that differ at the start of a rehearsal, "" for none."""
-    other = _apart(_weights(run), _weights(before), precision)
+    mine, theirs = _weights(run), _weights(before)
+    known = sorted(mine.keys() & theirs.keys())
+    other = [name for name in known if _distance(_array(mine[name]), _array(theirs[name])) > precision.rounded]
     return _several(other) if other else ""
 
 
@@ -444,11 +446,6 @@ LESS = (
     kept_samples,
 )
 """Checks for less work under the same name."""
-
-
-def _apart(own: Sketches, usual: Sketches, precision: Precision) -> list[str]:
-    known = own.keys() & usual.keys()
-    return sorted(name for name in known if _distance(_array(own[name]), _array(usual[name])) > precision.rounded)
 
 
 def _ways(own: Sketches, usual: Sketches, what: str, tolerance: Tolerance, before: Run) -> str:

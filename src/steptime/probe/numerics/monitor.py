@@ -173,28 +173,22 @@ class LossHistory:
     """Losses of one process. Entries: (step, loss, gradient norm), None if unknown."""
 
     def __init__(self) -> None:
-        self._last: deque[list[Any]] = deque(maxlen=LAST)
-        self._spread: list[list[Any]] = []
+        self.last: deque[list[Any]] = deque(maxlen=LAST)
+        self.spread: list[list[Any]] = []
+        """Steps of the whole run with a gradient norm, for the result."""
         self._stride, self._norms = 1, 0
 
     def add(self, step: int, loss: float | None, norm: float | None) -> None:
         entry = [step, json_number(loss), json_number(norm)]
-        self._last.append(entry)
+        self.last.append(entry)
         if norm is None:
             return
-        if len(self._spread) == SPREAD:
-            self._spread = self._spread[::2]
+        if len(self.spread) == SPREAD:
+            self.spread = self.spread[::2]
             self._stride *= 2
         if self._norms % self._stride == 0:
-            self._spread.append(entry)
+            self.spread.append(entry)
         self._norms += 1
-
-    def last(self) -> list[list[Any]]:
-        return list(self._last)
-
-    def spread(self) -> list[list[Any]]:
-        """Returns steps of the whole run with a gradient norm, for the result."""
-        return list(self._spread)
 
 
 MOST_PENDING = 8
@@ -413,13 +407,13 @@ class Monitor(Role):
             "modules_looked_at": len(outputs),
             "steps_before": max(1, self._gradient_stride),
         }
-        self._numerics.facts["history"] = self._history.last()
+        self._numerics.facts["history"] = list(self._history.last)
 
     def _finish(self) -> None:
         facts = self._numerics.facts
         facts["skipped_steps"], facts["steps_not_finite"] = self._skipped, self._found
-        facts.setdefault("history", self._history.last())
-        facts["spread"] = self._history.spread()
+        facts.setdefault("history", list(self._history.last))
+        facts["spread"] = list(self._history.spread)
         facts["updates"], facts["sizes"] = list(self._largest), list(self._sizes.items())
         self._numerics.write()
 
