@@ -17,7 +17,6 @@ from typing import Any
 import torch
 
 from steptime.journal import Kind
-from steptime.probe.main_memory import readable
 from steptime.probe.ours import pass_on
 from steptime.probe.recorder import Recorder
 
@@ -96,6 +95,14 @@ def _chosen(trained: Iterable[Any]) -> list[weakref.ref[Any]]:
 
 def _norm(parameters: list[Any]) -> float | None:
     """Returns the norm of all gradients together, or None if there are none."""
-    gradients = [gradient for each in parameters if readable(gradient := GRADIENT.__get__(each))]
-    gradients = [gradient for gradient in gradients if gradient.dtype in RANGES]
+    gradients = [gradient for each in parameters if _is_read(gradient := GRADIENT.__get__(each))]
     return math.hypot(*map(float, torch._foreach_norm(gradients))) if gradients else None
+
+
+def _is_read(gradient: Any) -> bool:
+    return (
+        type(gradient) is torch.Tensor
+        and gradient.layout is torch.strided
+        and gradient.device.type == "cpu"
+        and gradient.dtype in RANGES
+    )
