@@ -528,15 +528,14 @@ FOREIGN = {
         "changes/process.py older", "changes/seeds.py torch", "changes/seeds.py torch.random",
         "changes/seeds.py module", "changes/seeds.py seeded", "changes/updates.py Distributed",
         "changes/updates.py owner", "changes/updates.py wrapper", "changes/updates.py fsdp",
-        "changes/updates.py torch.optim", "changes/shards.py torch.optim", "changes/shards.py DistributedDataParallel",
+        "changes/updates.py torch.optim",
         "changes/variant.py multiprocessing.process.BaseProcess",
     },
     "a change that a trial is to measure, where torch itself keeps it: a copy has it, or is torch's own": {
         "changes/loading.py holder", "changes/models.py tensor", "changes/models.py block",
-        "changes/shards.py type(module)",
         "changes/precision.py module", "changes/process.py profiler.__dict__", "changes/updates.py model",
         "changes/updates.py optimizer",
-        "changes/lengths.py self", "changes/lengths.py self.sampler",
+        "changes/loading.py self", "changes/loading.py self.sampler", "changes/updates.py type(module)",
     },
 }  # fmt: skip
 """Where the probe writes into what is not its own, and why nothing of the job's can be seen to change by it."""

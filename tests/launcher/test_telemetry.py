@@ -16,9 +16,9 @@ import pytest
 
 from steptime.journal import Journal, Kind
 from steptime.launcher import telemetry
-from steptime.launcher.compress import compress_traces
 from steptime.launcher.progress import Journals
 from steptime.launcher.telemetry import CpuLoad, Telemetry
+from steptime.launcher.thin import compress_traces
 
 Times = namedtuple("Times", "user nice system idle iowait irq softirq steal guest guest_nice")
 

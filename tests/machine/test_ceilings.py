@@ -23,21 +23,23 @@ from steptime.machine.environment import describe
 from steptime.machine.machine import Machine, Rate
 from steptime.quantities import Estimate
 
-SUMMARY = {"best": 2.0, "median": 1.5, "blocks": 9}
-COST = {"best": 1e-6, "median": 2e-6, "blocks": 9}
+RATE = {"value": 2.0, "low": 1.5, "high": 2.0, "samples": 9}
+COST = {"value": 1e3, "low": 1e3, "high": 2e3, "samples": 9}
 ANSWER = {
     "device": "cpu",
     "name": "",
     "threads": 2,
     "torch": "9.9",
     "python": "3.11.7",
-    "matrix": {"float32": SUMMARY},
-    "copy": SUMMARY,
-    "update": [{"size": 2**20, **SUMMARY}, {"size": 2**28, "best": 1.0, "median": 1.0, "blocks": 9}],
+    "measured": True,
+    "source": "measured",
+    "matrix": [{"name": "float32", "rate": {**RATE, "unit": "FLOP/s"}}],
+    "copy": {**RATE, "unit": "B/s"},
+    "updates": [{"size": 2**20, "rate": {**RATE, "unit": "B/s"}}],
     "dispatch": COST,
     "profiler": COST,
     "launch": None,
-    "together": {"best": 1.3, "median": 1.2, "blocks": 3},
+    "together": {"value": 1.3, "low": 1.2, "high": 1.3, "samples": 3, "unit": "CPUs"},
     "handover": COST,
 }
 
@@ -58,17 +60,29 @@ def rate(best: float, median: float) -> Rate:
 QUIET = Machine("cpu", "a", (rate(2.0, 1.9),), measured=True, torch="9.9")
 
 
-def test_the_best_block_is_the_peak_and_the_median_one_its_spread(tmp_path: Path) -> None:
+def test_the_best_block_is_the_peak_and_the_median_one_its_spread() -> None:
+    pytest.importorskip("torch")
+    script = (
+        f"import json, runpy; script = runpy.run_path({str(peaks.SCRIPT)!r}); "
+        "print(json.dumps([script['rate']([1.0, 1.5, 2.0], 'B/s'), script['cost']([3e-6, 1e-6, 2e-6])]))"
+    )
+    done = subprocess.run([python(), "-c", script], capture_output=True, text=True, timeout=PATIENCE, check=True)
+    rate, cost = (Estimate(**each) for each in json.loads(done.stdout))
+    assert rate == Estimate(2.0, 1.5, 2.0, 3, "B/s")
+    assert cost == Estimate(1e-6 * 1e9, 1e-6 * 1e9, 2e-6 * 1e9, 3)
+
+
+def test_what_the_script_answers_is_the_machine(tmp_path: Path) -> None:
     machine = peaks.measure(interpreter(tmp_path, f"echo noise\necho '{json.dumps(ANSWER)}'"), "cpu")
     assert machine.matrix_rate() == 2.0
     assert machine.copy == Estimate(2.0, 1.5, 2.0, 9, "B/s")
-    assert [(each.size, each.rate.value) for each in machine.updates] == [(2**20, 2.0), (2**28, 1.0)]
-    assert machine.dispatch == Estimate(1e-6 * 1e9, 1e-6 * 1e9, 2e-6 * 1e9, 9)
+    assert [(each.size, each.rate.value) for each in machine.updates] == [(2**20, 2.0)]
+    assert machine.dispatch == Estimate(1e3, 1e3, 2e3, 9)
     assert machine.measured
     assert machine.launch is None
     assert machine.together == Estimate(1.3, 1.2, 1.3, 3, "CPUs")
     assert machine.handover == machine.dispatch
-    assert replace(machine, other_cpus=0.0, pressure=0.0).handover_usual == 2e-6 * 1e9
+    assert replace(machine, other_cpus=0.0, pressure=0.0).handover_usual == 2e3
     assert replace(machine, other_cpus=1.3).handover_usual is None
 
 

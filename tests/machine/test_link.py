@@ -16,7 +16,9 @@ from steptime.machine import link, peaks
 from steptime.machine.machine import BUSY_CPUS, Link
 from steptime.quantities import Estimate
 
-ANSWER = '{"backend": "gloo", "ranks": 2, "rate": {"best": 2e9, "median": 1.5e9, "blocks": 12}}'
+ANSWER = (
+    '{"backend": "gloo", "ranks": 2, "rate": {"value": 2e9, "low": 1.5e9, "high": 2e9, "samples": 12, "unit": "B/s"}}'
+)
 FOUND = Link("gloo", 2, Estimate(2e9, 1.5e9, 2e9, 12, "B/s"))
 
 

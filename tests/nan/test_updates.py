@@ -16,7 +16,7 @@ def _name(own: str, _: object) -> str:
 
 
 def test_a_model_that_the_job_deletes_is_gone_and_the_others_are_still_compared() -> None:
-    from steptime.probe.numerics.updates import UpdateObserver
+    from steptime.probe.numerics.monitor import UpdateObserver
 
     seen: list[tuple[str, Any]] = []
     observer = UpdateObserver(lambda name, ratio: seen.append((name, ratio)))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from steptime.probe.bars import OPEN, PERIOD, BarMark, bar_is_open
+from steptime.probe.messages import OPEN, PERIOD, BarMark, bar_is_open
 
 
 class Bar:

@@ -11,7 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from steptime.probe.written import FIRST, MOST_MODELS, WrittenModels  # noqa: E402
+from steptime.probe.weights import FIRST, MOST_MODELS, WrittenModels  # noqa: E402
 
 
 def test_a_copy_that_follows_now_and_then_is_told_once_and_a_frozen_model_never() -> None:

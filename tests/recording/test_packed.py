@@ -14,8 +14,8 @@ from hypothesis import given, strategies as st
 from journals import MS, JournalBuilder
 
 from steptime.journal import RECORD
-from steptime.launcher.compress import pack_journals
 from steptime.launcher.supervise import LONG_JOURNAL, long_journals, pack_recording as pack_recording
+from steptime.launcher.thin import pack_journals
 from steptime.recording.load import load
 from steptime.recording.packed import BLOCK, HEAD, MAGIC, pack, unpack
 

@@ -34,6 +34,7 @@ from steptime.launcher.progress import (
 from steptime.launcher.supervise import pack_recording
 from steptime.launcher.telemetry import Telemetry
 from steptime.launcher.thin import JournalThinner, family
+from steptime.launcher.watchdog import stat_of
 from steptime.probe.standby import NUMBER, SHELTERED, entry_of, folder_of
 from steptime.recording.inventory import LEAVE
 from steptime.recording.manifest import extend_manifest, start_manifest
@@ -150,9 +151,7 @@ def _alone(pids: Sequence[int]) -> Iterator[None]:
 
 def lives(pid: int) -> bool:
     """True if the process runs; False for a zombie."""
-    with contextlib.suppress(OSError):
-        return (PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()[0] != b"Z"
-    return False
+    return stat_of(pid)[:1] not in ([], ["Z"])
 
 
 STEADY_WINDOWS = ("trace-2.json*", "trace-3.json*")

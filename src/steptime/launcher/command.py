@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
 import shutil
 import sys
@@ -16,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from steptime.errors import CommandError, OutputError, UsageError
-from steptime.recording.manifest import NAME as MANIFEST, innermost, remove_empty
+from steptime.recording.manifest import NAME as MANIFEST, innermost, manifest_in, remove_empty
 
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 """Exit statuses of a POSIX shell for a command that it cannot start."""
@@ -149,10 +148,7 @@ def numbered(path: Path, number: int) -> Path:
 
 def is_recording(folder: Path) -> bool:
     """True if steptime has recorded into a folder, judging by its manifest only."""
-    try:
-        return "format_version" in json.loads((folder / MANIFEST).read_bytes())
-    except (OSError, ValueError, TypeError, RecursionError):
-        return False
+    return "format_version" in manifest_in(folder)
 
 
 def prove_room(folder: Path) -> None:

@@ -9,14 +9,14 @@ script, so the launcher takes the next free name (runs/train-77.0-2).
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from steptime.launcher.command import cannot_record, is_recording, numbered, occupied, prove_room
-from steptime.recording.manifest import NAME as MANIFEST
+from steptime.launcher.watchdog import stat_of
+from steptime.recording.manifest import NAME as MANIFEST, manifest_in
 
 LEADER, JOINED, LEFT = "leader", "joined-", ".ended"
 ENDED = "ended"
@@ -106,20 +106,12 @@ def _is_over(folder: Path, mark: Path) -> bool:
     """True if the folder's run has ended, or its leader was killed. mark: a new file, whose time comes from the same
     clock as those of the leader's files."""
     words = (folder / LEADER).read_text(errors="replace").split()
-    if ENDED in words or _manifest_has_end(folder):
+    if ENDED in words or manifest_in(folder).get("ended_epoch_ns"):
         return True
     if len(words) == 3 and words[0] == _machine():
         return _started(int(words[1])) != words[2] if words[1].isdigit() else True
     signs = [each.stat().st_mtime for name in (LEADER, MANIFEST, TELEMETRY) if (each := folder / name).exists()]
     return mark.stat().st_mtime - max(signs) > SILENCE
-
-
-def _manifest_has_end(folder: Path) -> bool:
-    manifest = folder / MANIFEST
-    try:
-        return bool(json.loads(manifest.read_bytes() if manifest.is_file() else b"{}").get("ended_epoch_ns"))
-    except (OSError, ValueError, AttributeError, RecursionError):
-        return False
 
 
 def _machine() -> str:
@@ -133,10 +125,7 @@ def _machine() -> str:
 
 def _started(pid: int) -> str:
     """Returns a process's start, in ticks of the machine; "" without such a process."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[19]
-    except (OSError, IndexError):
-        return ""
+    return "".join(stat_of(pid)[19:20])
 
 
 def leave(place: RecordingPlace) -> None:

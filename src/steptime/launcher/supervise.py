@@ -158,7 +158,7 @@ HEAD_START = 0.3
 PROGRESS_PERIOD = 0.5
 """Seconds between two calls of the user's progress function."""
 BARS = "process-*/bar-open"
-"""Files of the recording that exist while a progress bar is open (`probe.bars`)."""
+"""Files of the recording that exist while a progress bar is open (`probe.messages`)."""
 LONG_JOURNAL = 1 << 18
 """Least bytes of a journal to pack: thousands of steps."""
 PATIENCE = 3600.0
@@ -258,7 +258,7 @@ def pack_recording(folder: Path) -> list[str]:
     traces = any(True for _ in files_of_processes(folder, "trace-*.json"))
     if not traces and not any(True for _ in long_journals(folder)):
         return []
-    from steptime.launcher.compress import compress_traces, pack_journals
+    from steptime.launcher.thin import compress_traces, pack_journals
 
     pack_journals(long_journals(folder))
     return compress_traces(folder)

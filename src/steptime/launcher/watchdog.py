@@ -126,7 +126,7 @@ def descendants(root: int) -> list[tuple[int, str]]:
     """Returns (process, its start in ticks) of all descendants of a process."""
     children: dict[int, list[tuple[int, str]]] = {}
     for number in filter(str.isdigit, os.listdir("/proc")):
-        words = _stat(int(number))
+        words = stat_of(int(number))
         if words:
             children.setdefault(int(words[1]), []).append((int(number), words[19]))
     found, new = [], [root]
@@ -137,7 +137,7 @@ def descendants(root: int) -> list[tuple[int, str]]:
     return found
 
 
-def _stat(number: int) -> list[str]:
+def stat_of(number: int) -> list[str]:
     """Returns the fields of a process after its name; [] if it is gone."""
     try:
         with open(f"/proc/{number}/stat", "rb") as file:
@@ -154,7 +154,7 @@ def send(number: int, began: str, what: signal.Signals) -> None:
             return
         handle = os.pidfd_open(number)
         try:
-            if _stat(number)[19:20] == [began]:
+            if stat_of(number)[19:20] == [began]:
                 signal.pidfd_send_signal(handle, what)
         finally:
             os.close(handle)

@@ -8,12 +8,11 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
-import msgspec
-
 from steptime.machine.machine import Link
-from steptime.machine.peaks import MeasurementError, Summary, load_as, measured_by, peak, remembered_at, store
+from steptime.machine.peaks import MeasurementError, load_as, measured_by, remembered_at, store
 
 SCRIPT = Path(__file__).with_name("link_script.py")
 BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
@@ -23,14 +22,6 @@ PATIENCE_SECONDS = 60
 """Most seconds: each process imports torch, while the exchange takes a second."""
 FAILURE_KEPT_SECONDS = 86_400
 """Seconds until a failed measurement is tried again, since each try may take PATIENCE_SECONDS."""
-
-
-class _LinkAnswer(msgspec.Struct, frozen=True):
-    """Output of the script. rate: B/s."""
-
-    backend: str
-    ranks: int
-    rate: Summary
 
 
 def link_of(
@@ -53,8 +44,8 @@ def link_of(
     notify(f"benchmarking {name} between {count} processes of this machine, once (--no-peaks skips it)")
     link = None
     try:
-        done = measured_by(SCRIPT, executable, [name, str(count)], _LinkAnswer, PATIENCE_SECONDS)
-        link = Link(done.answer.backend, done.answer.ranks, peak(done.answer.rate, "B/s"), done.other_cpus)
+        done = measured_by(SCRIPT, executable, [name, str(count)], Link, PATIENCE_SECONDS)
+        link = replace(done.answer, other_cpus=done.other_cpus)
     except MeasurementError as error:
         notify(f"the benchmark failed ({error}): collectives are shown without their share of the link")
     if link is None or not link.under_load:

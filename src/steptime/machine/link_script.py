@@ -5,7 +5,7 @@ interpreter: no part of steptime is imported here. Answers with one JSON object 
 
 All-reduces of one large tensor, one after another. The best is the upper bound; the median shows how disturbed it was.
 Bus bandwidth as NCCL-tests defines it: 2(n-1)/n of the bytes over the time (github.com/NVIDIA/nccl-tests,
-doc/PERFORMANCE.md). Nothing listens beyond the loopback device.
+doc/PERFORMANCE.md). Nothing listens beyond the loopback device. The answer has the fields of `machine.Link`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ def main() -> None:
         for child in children:
             os.waitpid(child, 0)
     rates = [BYTES[backend] * 2 * (ranks - 1) / ranks / seconds for seconds in times]
-    rate = {"best": max(rates), "median": statistics.median(rates), "blocks": len(rates)}
+    best, usual = max(rates), statistics.median(rates)
+    rate = {"value": best, "low": usual, "high": best, "samples": len(rates), "unit": "B/s"}
     print(json.dumps({"backend": backend, "ranks": ranks, "rate": rate}), flush=True)
 
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import os
 import runpy
 import statistics
@@ -29,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from bench_script import INTERRUPTED, loaded, quiet, sentence_of, tensors_of  # type: ignore[import-not-found]
+from bench_script import give, loaded, main, quiet, sentence_of, tensors_of  # type: ignore[import-not-found]
 from formats_script import OpenedFiles, cleared, formats_of  # type: ignore[import-not-found]
 from torch.utils.data import DataLoader, IterableDataset
 from transfer_script import CudaCopies, transfers_of  # type: ignore[import-not-found]
@@ -50,20 +49,6 @@ PART_BATCHES = 64
 """Most batches that are read one by one, twice."""
 MOST_SAMPLES, MOST_BYTES = 256, 128 << 20
 """Most samples that are stored in other formats, and most bytes that are kept in memory."""
-
-
-def main() -> None:
-    request = json.loads(sys.argv[1])
-    warnings.filterwarnings("ignore", message="This DataLoader will create")  # more workers than CPUs are tried, too
-    try:
-        answer = job_answer(request) if request.get("job") else answer_to(request)
-    except KeyboardInterrupt:
-        sys.exit(INTERRUPTED)
-    give(answer, request)
-
-
-def give(answer: dict[str, Any], request: dict[str, Any]) -> None:
-    Path(request["answer"]).write_text(json.dumps(answer), encoding="utf-8")
 
 
 def answer_to(request: dict[str, Any]) -> dict[str, Any]:
@@ -427,4 +412,5 @@ def bytes_of(batch: Any) -> int:
 
 
 if __name__ == "__main__":
-    main()
+    warnings.filterwarnings("ignore", message="This DataLoader will create")  # more workers than CPUs are tried, too
+    main(lambda request: job_answer(request) if request.get("job") else answer_to(request))

@@ -12,6 +12,7 @@ import hashlib
 import os
 import subprocess
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -21,19 +22,10 @@ from steptime.errors import SteptimeError
 from steptime.folders import cache_folder
 from steptime.machine.datasheet import look_up
 from steptime.machine.identity import processor_name
-from steptime.machine.machine import BUSY_CPUS, BUSY_PRESSURE, Machine, MemoryRate, Rate
-from steptime.quantities import Estimate
+from steptime.machine.machine import BUSY_CPUS, BUSY_PRESSURE, Machine
 
 Kept = TypeVar("Kept")
 PRESSURE = Path("/proc/pressure/cpu")
-
-
-class Summary(msgspec.Struct, frozen=True):
-    """Summary of a script's timed blocks, in the script's unit."""
-
-    best: float
-    median: float
-    blocks: int
 
 
 class Measured(msgspec.Struct, Generic[Kept], frozen=True):
@@ -62,11 +54,6 @@ def measured_by(script: Path, executable: str, words: list[str], kind: type[Kept
         last = run.stderr.decode(errors="backslashreplace").strip().splitlines()[-1:]
         raise MeasurementError(last[0] if last else f"exit status {run.returncode}") from None
     return Measured(answer, *load.since())
-
-
-def peak(summary: Summary, unit: str) -> Estimate:
-    """Best block, with an interval down to the median block, which shows how disturbed the measurement was."""
-    return Estimate(summary.best, summary.median, summary.best, summary.blocks, unit)
 
 
 def remembered_at(subject: str, *key: str) -> Path:
@@ -142,30 +129,6 @@ MEASURED = "6"
 """Version of the measurement, incremented when what is measured changes; older results are measured again."""
 
 
-class _Update(Summary, frozen=True):
-    """Rate of an in-place update. size: bytes of all tensors involved."""
-
-    size: int = 0
-
-
-class _PeaksAnswer(msgspec.Struct, frozen=True):
-    """Output of the script: seconds, and rates per second."""
-
-    device: str
-    name: str
-    threads: int
-    torch: str
-    python: str
-    matrix: dict[str, Summary]
-    copy: Summary
-    update: list[_Update]
-    dispatch: Summary
-    profiler: Summary | None
-    launch: Summary | None
-    together: Summary | None
-    handover: Summary | None
-
-
 def peaks(
     executable: str, device: str, torch: str, *, threads: int | None = None, name: str = "", brief: bool = False
 ) -> Machine:
@@ -213,33 +176,15 @@ def measure(executable: str, device: str, *, threads: int | None = None, brief: 
     """Measures by running the script with the user's interpreter. Raises SteptimeError (peaks-failed)."""
     words = [device, str(threads or 0), str(int(brief))]
     try:
-        done = measured_by(SCRIPT, executable, words, _PeaksAnswer, PATIENCE_SECONDS)
+        done = measured_by(SCRIPT, executable, words, Machine, PATIENCE_SECONDS)
     except MeasurementError as error:
         raise SteptimeError(
             "peaks-failed",
             f"Benchmarking this machine with {executable} failed: {error}. The report uses datasheets where it "
             "can. To try another interpreter: steptime env --remeasure --python PATH",
         ) from None
-    answer = done.answer
-    return Machine(
-        device=answer.device,
-        name=answer.name or processor_name(),
-        matrix=tuple(Rate(name, peak(rates, "FLOP/s")) for name, rates in answer.matrix.items()),
-        copy=peak(answer.copy, "B/s"),
-        updates=tuple(MemoryRate(each.size, peak(each, "B/s")) for each in answer.update),
-        dispatch=_least(answer.dispatch),
-        launch=_least(answer.launch),
-        profiler=_least(answer.profiler),
-        measured=True,
-        source="measured",
-        threads=answer.threads,
-        torch=answer.torch,
-        python=answer.python,
-        other_cpus=done.other_cpus,
-        pressure=done.pressure,
-        together=peak(answer.together, "CPUs") if answer.together is not None else None,
-        handover=_least(answer.handover),
-    )
+    name = done.answer.name or processor_name()
+    return replace(done.answer, name=name, other_cpus=done.other_cpus, pressure=done.pressure)
 
 
 def cache_path(device: str, name: str, torch: str, threads: int | None, *, brief: bool = False) -> Path:
@@ -260,10 +205,3 @@ def remember(machine: Machine, path: Path) -> Machine:
     with contextlib.suppress(OSError):
         store(machine, path)
     return machine
-
-
-def _least(summary: Summary | None) -> Estimate | None:
-    """Quickest block in ns, with an interval up to the median block."""
-    if summary is None:
-        return None
-    return Estimate(summary.best * 1e9, summary.best * 1e9, summary.median * 1e9, summary.blocks)

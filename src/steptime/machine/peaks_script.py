@@ -5,7 +5,8 @@ is imported here. Answers with one JSON object on stdout.
 
 THREADS: of torch in an operator, 0 for its default. BRIEF: 1 for about a second in all, 0 for three. Each upper bound
 is timed in blocks for a share of a second, after a warm-up. The best block is the upper bound, because
-what disturbs a block can only slow it; the median block tells how much this machine was disturbed.
+what disturbs a block can only slow it; the median block, the other end of its interval, tells how much this machine was
+disturbed. The answer has the fields of `machine.Machine`.
 """
 
 from __future__ import annotations
@@ -62,6 +63,8 @@ HANDOVER_SECONDS = 0.005
 """Seconds between two batches, so that the next one is ready when it is asked for."""
 PATIENCE_SECONDS = 20
 """Most seconds for a first batch: a worker that never answers must not stop the measurement."""
+Peak = dict[str, Any]
+"""Fields of an `Estimate`."""
 
 
 def main() -> None:
@@ -81,15 +84,17 @@ def shorten() -> None:
 
 
 def measure(device: str) -> dict[str, Any]:
-    """All peaks of one device, in seconds or per second. dtypes without a matmul in torch are left out."""
+    """All peaks of one device. dtypes without a matmul in torch are left out."""
     found: dict[str, Any] = {
         "device": device,
+        "measured": True,
+        "source": "measured",
         "name": torch.cuda.get_device_name() if device == "cuda" else "",
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
         "python": platform.python_version(),
         "copy": copy_rate(device),
-        "update": [update_rate(size) for size in UPDATE_BYTES] if device == "cpu" else [],
+        "updates": [update_rate(size) for size in UPDATE_BYTES] if device == "cpu" else [],
         "dispatch": tiny_operator("cpu"),
         "profiler": profiled_event(),
         "launch": tiny_operator(device) if device != "cpu" else None,
@@ -97,10 +102,10 @@ def measure(device: str) -> dict[str, Any]:
         "handover": handover(),
     }
     rates = {name: matrix_rate(device, name, dtype) for name, dtype in FORMATS.items()}
-    return {**found, "matrix": {name: each for name, each in rates.items() if each is not None}}
+    return {**found, "matrix": [{"name": name, "rate": each} for name, each in rates.items() if each is not None]}
 
 
-def matrix_rate(device: str, name: str, dtype: torch.dtype) -> dict[str, float] | None:
+def matrix_rate(device: str, name: str, dtype: torch.dtype) -> Peak | None:
     """Rate of a square matmul, FLOP/s; None if the device or this build of torch has no such matmul."""
     if name == "tf32" and (device != "cuda" or torch.version.hip or torch.cuda.get_device_capability()[0] < 8):
         return None  # NVIDIA's devices have it from compute capability 8 on
@@ -111,7 +116,7 @@ def matrix_rate(device: str, name: str, dtype: torch.dtype) -> dict[str, float] 
         times = time_blocks(device, product(device, dtype, order))
     except RuntimeError:  # not implemented for this format on this device, or out of memory
         return None
-    return summary([2 * order**3 / seconds for seconds in times], best=max)
+    return rate([2 * order**3 / seconds for seconds in times], "FLOP/s")
 
 
 def product(device: str, dtype: torch.dtype, order: int) -> Callable[[], object]:
@@ -131,7 +136,7 @@ def order_for(device: str, dtype: torch.dtype) -> int:
     return CPU_ORDER if best * 4**3 < SECONDS else CPU_ORDER // 4
 
 
-def copy_rate(device: str) -> dict[str, float]:
+def copy_rate(device: str) -> Peak:
     """Rate of a copy, bytes read plus bytes written per second."""
     size = COPY_BYTES.get(device, 2**28)
     if device == "cuda":
@@ -139,30 +144,30 @@ def copy_rate(device: str) -> dict[str, float]:
     source = torch.ones(size, dtype=torch.uint8, device=device)
     target = torch.zeros_like(source)
     times = time_blocks(device, lambda: target.copy_(source))
-    return summary([2 * size / seconds for seconds in times], best=max)
+    return rate([2 * size / seconds for seconds in times], "B/s")
 
 
-def update_rate(size: int) -> dict[str, float]:
+def update_rate(size: int) -> dict[str, Any]:
     """Rate of an in-place update on a CPU, bytes read plus written per second, for tensors of a total size in bytes.
     Two tensors are read and one is written: like an optimizer's step, it only writes what it has read."""
     left, right = torch.zeros(size // 8), torch.zeros(size // 8)
     times = time_blocks("cpu", lambda: left.add_(right), 1 / 4)
-    return {"size": size, **summary([3 * size / 2 / seconds for seconds in times], best=max)}
+    return {"size": size, "rate": rate([3 * size / 2 / seconds for seconds in times], "B/s")}
 
 
-def tiny_operator(device: str) -> dict[str, float]:
-    """CPU time of one addition of two numbers, seconds; on a device, including its launch."""
+def tiny_operator(device: str) -> Peak:
+    """CPU time of one addition of two numbers, ns; on a device, including its launch."""
     left, right = torch.ones(1, device=device), torch.ones(1, device=device)
 
     def additions() -> None:
         for _ in range(TINY_OPERATORS):
             torch.add(left, right)
 
-    return summary([seconds / TINY_OPERATORS for seconds in time_blocks(device, additions)], best=min)
+    return cost([seconds / TINY_OPERATORS for seconds in time_blocks(device, additions)])
 
 
-def profiled_event() -> dict[str, float] | None:
-    """Time that the profiler adds to one addition of two numbers, with shapes, seconds; None without a profiler."""
+def profiled_event() -> Peak | None:
+    """Time that the profiler adds to one addition of two numbers, with shapes, ns; None without a profiler."""
     left, right = torch.ones(1), torch.ones(1)
 
     def additions() -> float:
@@ -179,20 +184,20 @@ def profiled_event() -> dict[str, float] | None:
                 times.append(max(0.0, min(additions() for _ in range(ROUNDS)) - alone))
     except (RuntimeError, AttributeError):  # a build of torch without Kineto
         return None
-    return summary(times, best=min)
+    return cost(times)
 
 
-def together() -> dict[str, float] | None:
+def together() -> Peak | None:
     """Throughput of all usable CPUs together, in CPUs that work alone. Two hyperthreads of a core do less than two
     CPUs, and a virtual machine does not show which CPUs they are. None if processes cannot be started."""
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if usable == 1:
-        return summary([1.0], best=max)
+        return rate([1.0], "CPUs")
     try:
         rounds = [(at_work(1)[0], sum(at_work(usable))) for _ in range(ROUNDS)]
     except (OSError, ValueError):  # no more processes are allowed, or one ended without an answer
         return None
-    return summary([min(all_of_them / alone, usable) for alone, all_of_them in rounds], best=max)
+    return rate([min(all_of_them / alone, usable) for alone, all_of_them in rounds], "CPUs")
 
 
 def at_work(count: int) -> list[float]:
@@ -226,9 +231,9 @@ class Items:
         return torch.zeros(ITEM_VALUES), index
 
 
-def handover() -> dict[str, float] | None:
-    """Time to receive a ready batch from a loader's worker (queue, shared memory, rebuilding its tensors), seconds.
-    None if workers cannot be forked, or if the machine has too little shared memory for them."""
+def handover() -> Peak | None:
+    """Time to receive a ready batch from a loader's worker (queue, shared memory, rebuilding its tensors), ns. None if
+    workers cannot be forked, or if the machine has too little shared memory for them."""
     if "fork" not in multiprocessing.get_all_start_methods():
         return None
     loader = DataLoader(Items(), BATCH_ITEMS, num_workers=1, multiprocessing_context="fork", timeout=PATIENCE_SECONDS)
@@ -243,7 +248,7 @@ def handover() -> dict[str, float] | None:
                 pass
     except (OSError, RuntimeError):
         return None
-    return summary(times[BATCHES // 4 :], best=min)
+    return cost(times[BATCHES // 4 :])
 
 
 def time_blocks(device: str, work: Callable[[], object], share: float = 1.0) -> list[float]:
@@ -269,8 +274,16 @@ def timed(device: str, work: Callable[[], object], repeats: int, seconds: float)
     return times
 
 
-def summary(values: list[float], *, best: Callable[[list[float]], float]) -> dict[str, float]:
-    return {"best": best(values), "median": statistics.median(values), "blocks": len(values)}
+def rate(values: list[float], unit: str) -> Peak:
+    """Best block, with an interval down to the median block."""
+    best = max(values)
+    return {"value": best, "low": statistics.median(values), "high": best, "samples": len(values), "unit": unit}
+
+
+def cost(seconds: list[float]) -> Peak:
+    """Quickest block in ns, with an interval up to the median block."""
+    best, usual = min(seconds) * 1e9, statistics.median(seconds) * 1e9
+    return {"value": best, "low": best, "high": usual, "samples": len(seconds)}
 
 
 if __name__ == "__main__":

@@ -93,12 +93,6 @@ def _start(plan: dict[str, Any]) -> bool:
     if trial is not None:
         trial.attach(current[0])
 
-    def finish() -> None:
-        current[0].finish()
-
-    def exhausted() -> None:
-        current[0].out_of_memory()
-
     def forked() -> None:
         over = not current[0].active
         current[0].abandon()
@@ -120,8 +114,8 @@ def _start(plan: dict[str, Any]) -> bool:
     )
     current[0].install()
     current[0].recorder.interval(int(Kind.PAUSE), 0, start, time.perf_counter_ns())
-    atexit.register(finish)
-    atexit.register(exhausted)  # before `finish`, as it is registered after it
+    atexit.register(lambda: current[0].finish())
+    atexit.register(lambda: current[0].out_of_memory())  # runs before that one, as it is registered after it
     os.register_at_fork(after_in_child=forked)
     return True
 

@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 
+from steptime.probe.sites import codes_in
+
 OURS = ("steptime.probe", "steptime.journal")
 TRACED = "steptime.probe.changes.traceable"
 """The one module of ours that runs inside compiled regions and should be compiled with them."""
@@ -69,11 +71,4 @@ def _codes(module: types.ModuleType) -> Iterator[types.CodeType]:
             function = getattr(member, "fget", None) or getattr(member, "__func__", None) or member
             function = getattr(function, "__wrapped__", function)  # of functools.cache
             if isinstance(function, types.FunctionType) and function.__module__ == module.__name__:
-                yield from _nested(function.__code__)
-
-
-def _nested(code: types.CodeType) -> Iterator[types.CodeType]:
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _nested(constant)
+                yield from codes_in(function.__code__)

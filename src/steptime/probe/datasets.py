@@ -22,6 +22,7 @@ import torch
 from torch.utils.data import ConcatDataset, IterableDataset, Subset, TensorDataset
 
 from steptime.probe import sites
+from steptime.probe.main_memory import readable
 from steptime.probe.objects import attributes, unasked
 from steptime.probe.ours import pass_on
 
@@ -257,16 +258,11 @@ def _tensors(batch: Any, depth: int) -> Iterator[Any]:
 
 
 def _may_be_tokens(tensor: torch.Tensor) -> bool:
-    """True if type and shape fit, and the numbers are contiguous in memory: a storage may have been made smaller than
-    its tensor."""
-    if tensor.device.type != "cpu" or tensor.dtype not in KINDS or tensor.dim() != 2:
-        return False
-    if tensor.layout is not torch.strided or not tensor.is_contiguous():
+    """True if type and shape fit, and the numbers are contiguous in memory."""
+    if tensor.dtype not in KINDS or tensor.dim() != 2 or not readable(tensor) or not tensor.is_contiguous():
         return False
     rows, length = tensor.shape
-    end = (tensor.storage_offset() + tensor.numel()) * tensor.element_size()
-    large = bool(rows >= LEAST_ROWS and length >= LEAST_LENGTH and rows * length <= MOST_NUMBERS)
-    return large and bool(tensor.untyped_storage().nbytes() >= end)
+    return bool(rows >= LEAST_ROWS and length >= LEAST_LENGTH and rows * length <= MOST_NUMBERS)
 
 
 def _array(tensor: torch.Tensor, numpy: Any) -> Any:

@@ -368,12 +368,8 @@ class Discovery:
         place = sites.user_frame(frame, sites.LIBRARY)
         if place is None:
             return
-        key = (name, device, place[0], place[1])
-        known = self._sites.get(key)
-        if known is None:
-            self._sites[key] = [1, place]
-        else:
-            known[0] += 1
+        known = self._sites.setdefault((name, device, place[0], place[1]), [0, place])
+        known[0] += 1
 
 
 def _caller(frame: FrameType | None) -> tuple[str, int, str] | None:

@@ -64,6 +64,12 @@ def process_group() -> Any:
     return distributed if ready else None
 
 
+def ranks() -> int:
+    """Returns the number of ranks of the job's default group, 1 before it has joined one."""
+    group = process_group()
+    return int(group.get_world_size()) if group is not None else 1
+
+
 def device_of(top_modules: Iterable[torch.nn.Module]) -> tuple[str, str]:
     """Returns kind and name of the first parameter's device; ("cpu", "") without parameters."""
     parameter = next((parameter for top_module in top_modules for parameter in parameters_of(top_module)), None)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from types import CodeType, FrameType
 from typing import Any
 
@@ -47,14 +47,6 @@ class _Mark:
         return self
 
 
-def _frames(frame: FrameType | None) -> Iterator[FrameType]:
-    """Yields the user's and libraries' frames from `frame` outwards, without torch's, Python's and ours."""
-    while frame is not None:
-        if sites.whose_frame(frame) != sites.INNER:
-            yield frame
-        frame = frame.f_back
-
-
 class LoopFrame:
     """Finder of the frame that runs the training loop: the innermost one alive at two boundaries.
 
@@ -70,13 +62,13 @@ class LoopFrame:
         """Marks all frames from here outwards, at a boundary."""
         if sys.gettrace() is not None:
             return
-        for each in _frames(frame):
+        for each in sites.frames_of(frame, sites.LIBRARY):
             if each.f_trace is None or isinstance(each.f_trace, _Mark):  # one of a script that was begun anew
                 each.f_trace = self._mark
 
     def look(self, frame: FrameType | None) -> None:
         """Finds the innermost marked frame, at a later boundary, and removes all marks."""
-        for each in _frames(frame):
+        for each in sites.frames_of(frame, sites.LIBRARY):
             if each.f_trace is self._mark:
                 self.code = self.code or each.f_code
                 del each.f_trace
@@ -360,7 +352,7 @@ class LineTimeline:
             self._note("lines were not timed: a debugger or a coverage tool uses sys.settrace")
             return False
         self._clock = LineClock({key: self._describe(code, code is loop) for key, code in codes.items()}, loop)
-        live = [each for each in _frames(frame) if id(each.f_code) in codes]
+        live = [each for each in sites.frames_of(frame, sites.LIBRARY) if id(each.f_code) in codes]
         if loop is not None:
             live = live[: next((n for n, each in enumerate(live, 1) if each.f_code is loop), 0)]
         self._backend = (

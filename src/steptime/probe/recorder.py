@@ -88,9 +88,8 @@ class Recorder:
         """Writes a sentence for the report, if that is possible."""
         try:
             self.fact("note", text=text)
-        except OSError as error:
+        except OSError as error:  # the disk is full: stderr has reported it already
             pass_on(error)
-            return  # the disk is full: stderr has reported it already
 
     def forget(self) -> None:
         """Detaches a forked child from the parent's files."""

@@ -49,8 +49,8 @@ from steptime.probe.sites import line_at, text_facts
 from steptime.probe.step_metrics import StepMetrics
 from steptime.probe.steps import OPTIMIZER, Slower
 from steptime.probe.used import MOST_STEPS, UseObserver
+from steptime.probe.weights import WrittenModels
 from steptime.probe.writers import OpenLoggers
-from steptime.probe.written import WrittenModels
 
 T = TypeVar("T")
 

@@ -24,11 +24,10 @@ import torch
 from steptime.journal import Flag, Kind
 from steptime.probe import backwards, calls, device, identity, loader
 from steptime.probe.allowance import Allowance
-from steptime.probe.bars import BarMark
 from steptime.probe.inlay import Inlay
 from steptime.probe.losses import LossObserver
 from steptime.probe.memory import exhausted
-from steptime.probe.messages import switched_off
+from steptime.probe.messages import BarMark, switched_off
 from steptime.probe.objects import ConstructionObserver, ObjectNumbers, Owners, torch_optimizer, unasked
 from steptime.probe.ours import pass_on, suppressed
 from steptime.probe.pass_sites import PassSites, leaves

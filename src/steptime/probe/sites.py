@@ -91,11 +91,16 @@ def whose_frame(frame: FrameType) -> int:
     return whose(file)
 
 
-def user_frame(frame: FrameType | None, least: int = USER) -> tuple[str, int, str] | None:
-    """Returns (file, line, function) of the innermost user frame from `frame` outwards, or None.
+def frames_of(frame: FrameType | None, least: int = USER) -> Iterator[FrameType]:
+    """Yields the user's frames from `frame` outwards. With `least` LIBRARY, an installed package's count too."""
+    while frame is not None:
+        if whose_frame(frame) >= least:
+            yield frame
+        frame = frame.f_back
 
-    With `least` LIBRARY, an installed package's frame counts too.
-    """
+
+def user_frame(frame: FrameType | None, least: int = USER) -> tuple[str, int, str] | None:
+    """Returns (file, line, function) of the innermost frame of `frames_of`, or None. No generator: it runs in steps."""
     while frame is not None:
         if whose_frame(frame) >= least:
             code = frame.f_code
@@ -249,6 +254,14 @@ def line_that_calls(name: str) -> dict[str, Any] | None:
             if "False" not in code and "(None)" not in code and f"{name}(" in code:
                 return source_line(os.path.abspath(file), number, "", text.strip())
     return None
+
+
+def codes_in(*codes: CodeType) -> Iterator[CodeType]:
+    """Yields these codes, and all that are in them."""
+    found = list(codes)
+    for code in found:
+        yield code
+        found += [each for each in code.co_consts if isinstance(each, CodeType)]
 
 
 def names_by_line(code: CodeType) -> dict[int, tuple[set[str], set[str]]]:

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from steptime.probe.sites import READS_LOCALS, names_of
+from steptime.probe.sites import READS_LOCALS, codes_in, names_of
 
 MODULE_CALL = torch.nn.Module._wrapped_call_impl
 GRAD_CALL = torch.autograd.grad
@@ -152,7 +152,9 @@ def _results(code: CodeType, call: int) -> tuple[tuple[int, ...], bool]:
         if len(names) != following.arg or READS_NAMES & _names(code):
             return (), False
         start, handlers = next(behind, None), getattr(dis.Bytecode(code), "exception_entries", ())
-        unread = (at for at, name in enumerate(names) if name and not _is_read(name, every, start, handlers))
+        unread = (
+            at for at, name in enumerate(names) if name and next(_loads(name, every, start, handlers), None) is None
+        )
         return tuple(unread), False
     index = next(behind, None)
     taken = following.opname.startswith("LOAD") and following.argval == 0 and index is not None
@@ -175,23 +177,13 @@ def _of_module(code: CodeType) -> frozenset[str]:
     cell may read."""
     if code.co_name != "<module>" or not Path(code.co_filename).is_file():
         return frozenset()
-    inner, others = [each for each in code.co_consts if isinstance(each, CodeType)], set[str]()
-    while inner:
-        each = inner.pop()
-        others |= _names(each)
-        inner += [one for one in each.co_consts if isinstance(one, CodeType)]
+    others = set[str]().union(*(_names(each) for each in codes_in(code) if each is not code))
     return frozenset() if READS_NAMES & (others | _names(code)) else frozenset(code.co_names) - others
 
 
 def _names(code: CodeType) -> set[str]:
     """Names, not attributes, that code loads from its module."""
     return {str(each.argval) for each in dis.get_instructions(code) if each.opname in ("LOAD_NAME", "LOAD_GLOBAL")}
-
-
-def _is_read(name: str, every: list[dis.Instruction], start: dis.Instruction | None, handlers: Any) -> bool:
-    """True if some way through the code from an instruction on loads a name before it is bound again, or that is not
-    known."""
-    return next(_loads(name, every, start, handlers), None) is not None
 
 
 def _loads(name: str, every: list[dis.Instruction], start: dis.Instruction | None, handlers: Any) -> Iterator[int]:

@@ -1,5 +1,6 @@
 """Whether parameters have changed since the last backward pass, in a job without optimizers: several passes with the
-same parameters are parts of one step (conjugate gradients, a line search, a penalty).
+same parameters are parts of one step (conjugate gradients, a line search, a penalty). And whether the weights of models
+are written in the run: a copy that follows a trained model now and then is not frozen.
 
 Of a few small parameters in main memory the first bytes are compared; nothing is held.
 """
@@ -7,13 +8,13 @@ Of a few small parameters in main memory the first bytes are compared; nothing i
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 
 from steptime.probe.main_memory import NATIVE, bytes_at, readable
-from steptime.probe.objects import unasked
+from steptime.probe.objects import parameters_of, unasked
 
 TENSOR = torch._C.TensorBase
 WATCHED, MOST_WATCHED, BYTES = 4, 16, 64
@@ -60,6 +61,41 @@ class Weights:
         if self._unchanged > MOST_UNCHANGED:
             self.stop()
         return same
+
+
+FIRST, TIMES = 200_000_000, 1.5
+"""Time between the first two looks, ns, and the factor by which later ones lie further apart: twenty in ten minutes."""
+MOST_MODELS = 16
+"""Models that are looked at: a look at one takes some fifty microseconds."""
+
+
+class WrittenModels:
+    """Observer of models' weights. written: called with the number of a model whose weights have changed, once."""
+
+    def __init__(self, written: Callable[[int], None]) -> None:
+        self._written = written
+        self._seen: dict[int, tuple[bytes, ...] | None] = {}
+        self._due = self._apart = 0
+
+    def look(self, now: int, models: Iterable[tuple[int, torch.nn.Module | None]]) -> None:
+        """Looks, if that is due. now: ns; models: with their numbers."""
+        if now < self._due:
+            return
+        self._apart = int(TIMES * self._apart) or FIRST
+        self._due = now + self._apart
+        for number, model in models:
+            if model is None or (number not in self._seen and len(self._seen) >= MOST_MODELS):
+                continue
+            if (before := self._seen.setdefault(number, found := _weights(model))) and found and found != before:
+                self._seen[number] = None
+                self._written(number)
+
+
+def _weights(model: torch.nn.Module) -> tuple[bytes, ...] | None:
+    """First bytes of the smallest parameters; None without one, or where one cannot be read."""
+    with unasked():
+        found: list[Any] = [first_bytes(each) for each in smallest(parameters_of(model))]
+    return tuple(content for _, content in found) if found and None not in found else None
 
 
 def smallest(parameters: Iterable[Any]) -> list[Any]:

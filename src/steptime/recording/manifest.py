@@ -1,4 +1,4 @@
-"""Writer of a recording's manifest.json: at a job's start, soon after, and at its end, each time atomically.
+"""Manifest of a recording, manifest.json: written at a job's start, soon after, and at its end, each time atomically.
 
 Standard library only, so that the job need not wait for numpy or msgspec. The fields are those of `recording.Manifest`.
 """
@@ -32,6 +32,16 @@ def start_manifest(folder: Path, command: Sequence[str], options: Mapping[str, s
     }
     _write(folder / NAME, fields)
     return fields
+
+
+def manifest_in(folder: Path) -> dict[str, Any]:
+    """Returns the fields of a folder's manifest; {} without one, and for one that cannot be read."""
+    path = folder / NAME
+    try:
+        fields = json.loads(path.read_bytes() if path.is_file() else b"{}")  # a pipe would hold us for ever
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return fields if isinstance(fields, dict) else {}
 
 
 def extend_manifest(folder: Path, fields: Mapping[str, Any], **more: Any) -> None:

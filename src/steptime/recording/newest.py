@@ -4,13 +4,12 @@ lists. Only manifests are read, with the standard library.
 
 from __future__ import annotations
 
-import json
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
 from steptime.errors import RecordingError
-from steptime.recording.manifest import NAME as MANIFEST
+from steptime.recording.manifest import NAME as MANIFEST, manifest_in
 
 RUNS = Path("runs")
 """The folder that `steptime run` records into."""
@@ -38,14 +37,14 @@ def recordings_in(folder: Path) -> tuple[FoundRecording, ...]:
 
 
 def _found(manifest: Path) -> FoundRecording | None:
+    fields = manifest_in(manifest.parent)
     try:
-        fields = json.loads(manifest.read_bytes())
-        known = "format_version" in fields
         command = tuple(map(str, fields.get("command", ())))
         started = int(fields.get("started_epoch_ns", 0))
-        return FoundRecording(manifest.parent, command, str(fields.get("directory", "")), started) if known else None
-    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
+    except (ValueError, TypeError):
         return None
+    known = FoundRecording(manifest.parent, command, str(fields.get("directory", "")), started)
+    return known if "format_version" in fields else None
 
 
 def newest() -> Path:

@@ -9,6 +9,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import exp, inf, sqrt
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +130,9 @@ def _row(line: bytes) -> Block | FirstSteps | _Remark | None:
         return None
 
 
+_place = attrgetter("place")
+
+
 def ratios(blocks: Sequence[Block], mask: int, *, control: bool = False) -> Float64:
     """Log-ratios log(unchanged job / variant), one per block of the variant, in order. The unchanged job's time is
     interpolated, in the logarithm, between its blocks right before and after. Ratios of blocks in which the job did
@@ -171,10 +175,6 @@ def ratios_between(blocks: Sequence[Block], one: int, other: int) -> Float64:
     return np.array([np.log(times[0][round_] / times[1][round_]) for round_ in times[0] if round_ in times[1]])
 
 
-def _place(block: Block) -> int:
-    return block.place
-
-
 def speed_of(found: Float64, control: Float64) -> Estimate:
     """Speed-up that these log-ratios show, unit "1", with a 95 % interval that is valid at every look: the mean trimmed
     by TRIMMED at either end, and Student's interval from the winsorized variance (Yuen 1974). The variance is the mean
@@ -207,10 +207,8 @@ def noise_between(control: Float64) -> float:
 
 
 def _winsorized(values: Float64) -> Float64:
-    """Values with the fraction TRIMMED at either end clipped to the nearest value inside."""
+    """Values, one at least, with the fraction TRIMMED at either end clipped to the nearest value inside."""
     cut = int(TRIMMED * len(values))
-    if not len(values):
-        return values
     ordered = np.sort(values)
     clipped: Float64 = np.clip(values, ordered[cut], ordered[len(values) - 1 - cut])
     return clipped
@@ -277,7 +275,8 @@ def course(record: BlockRecord, rivals: Sequence[int], late: int, min_gain: floa
     found = {mask: settled(ratios(record.blocks, mask), control, 1 + min_gain) for mask in singles}
     idle = {mask for mask in singles if (first := record.first_of(mask)) and not exercised(first)}
     drained = {mask for mask in singles if outruns_loader(record.blocks, mask)}
-    going = [m for m in singles if m not in idle and not _over(record, m, found[m]) and starts(m)]
+    undecided = [m for m in singles if found[m].won is None and _rounds(record, m) < LOOKS[-1]]
+    going = [m for m in undecided if m not in idle and starts(m)]
     if new := [mask for mask in going if _rounds(record, mask) < FIRST_LOOKS]:
         return Course(tuple(mask for mask in new if not mask & late) or (new[0],), 0)
     won = [mask for mask in singles if found[mask].won and mask not in idle | drained]
@@ -297,10 +296,6 @@ def course(record: BlockRecord, rivals: Sequence[int], late: int, min_gain: floa
 def exercised(first: FirstSteps) -> bool:
     """True if every change of a variant was applied and had an effect."""
     return all(each.applied and each.exercised for each in first.changes)
-
-
-def _over(record: BlockRecord, mask: int, found: Settled) -> bool:
-    return found.won is not None or _rounds(record, mask) >= LOOKS[-1]
 
 
 def _rounds(record: BlockRecord, mask: int) -> int:

@@ -48,7 +48,7 @@ def from_diff(diff: Path, directory: Path, name: str) -> Variant:
         if gone is not None:
             reason = f"{diff} removes or renames {gone}, which --diff cannot do. Judge a commit instead: --ref."
             raise UsageError("judge-diff", reason)
-        sources = tuple((_relative(root / path, directory), _text(scratch / path)) for path in touched)
+        sources = tuple((os.path.relpath(root / path, directory), _text(scratch / path)) for path in touched)
     return Variant(
         name, label=diff.name, sources=sources, promise=Promise.SAME_CURVE, suspicion=_suspicion(sources, directory)
     )
@@ -73,7 +73,7 @@ def from_revision(revision: str, directory: Path, name: str) -> Variant:
     texts = [path for added, _, path in rows if added != "-" and path not in stored]
     binary = len(rows) - len(texts)
     sources = tuple(
-        (_relative(root / path, directory), _git(root, "cat-file", "blob", f"{commit}:{path}")) for path in texts
+        (os.path.relpath(root / path, directory), _git(root, "cat-file", "blob", f"{commit}:{path}")) for path in texts
     )
     label = f"{revision} (without {format_count(binary, 'binary file')})" if binary else revision
     return Variant(
@@ -109,16 +109,12 @@ def from_variables(pairs: Sequence[str]) -> Variant:
 
 def from_words(words: str, command: Sequence[str], name: str) -> Variant:
     """Variant of the job's command with further arguments."""
-    return _of_command((*command, *_split(words, "--args")), words, name)
+    return Variant(name, label=words, command=(*command, *_split(words, "--args")), promise=Promise.SAME_CURVE)
 
 
 def from_command(words: str, name: str) -> Variant:
     """Variant that runs another command in the job's folder."""
-    return _of_command(_split(words, "--against"), words, name)
-
-
-def _of_command(command: Sequence[str], words: str, name: str) -> Variant:
-    return Variant(name, label=words, command=tuple(command), promise=Promise.SAME_CURVE)
+    return Variant(name, label=words, command=_split(words, "--against"), promise=Promise.SAME_CURVE)
 
 
 def _split(words: str, option: str) -> tuple[str, ...]:
@@ -185,10 +181,6 @@ def _root_of(directory: Path) -> Path | None:
         return Path(_git(directory, "rev-parse", "--show-toplevel").rstrip("\n"))
     except UsageError:
         return None
-
-
-def _relative(path: Path, directory: Path) -> str:
-    return os.path.relpath(path, directory)
 
 
 def _text(path: Path) -> str:

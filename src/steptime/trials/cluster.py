@@ -22,7 +22,6 @@ import threading
 from collections import deque
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 import msgspec
@@ -71,24 +70,12 @@ Kind = TypeVar("Kind", Order, ClusterReply)
 
 def encode(document: Order | ClusterReply) -> bytes:
     """Encodes a message as one line of JSON."""
-    return msgspec.json.encode(document, enc_hook=_text) + b"\n"
+    return msgspec.json.encode(document, enc_hook=os.fspath) + b"\n"
 
 
 def decode(line: bytes, kind: type[Kind]) -> Kind:
     """Decodes a line. Raises msgspec.DecodeError, also for the empty line of a worker that died."""
-    return msgspec.json.decode(line, type=kind, dec_hook=_path)
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, Path):
-        return str(value)
-    raise NotImplementedError  # the way in which a hook declines a type
-
-
-def _path(kind: type, value: Any) -> Any:
-    if kind is Path and isinstance(value, str):
-        return Path(value)
-    raise NotImplementedError  # as above
+    return msgspec.json.decode(line, type=kind, dec_hook=lambda path, text: path(text))
 
 
 def answer(order: Order) -> ClusterReply:

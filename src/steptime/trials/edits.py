@@ -51,28 +51,28 @@ def apply_edit(edit: SingleEdit, source: str) -> str | None:
         module = libcst.parse_module(source)
     except libcst.ParserSyntaxError:
         return None
-    changed = EDITORS[type(edit)](module, edit) if type(edit) in EDITORS else None
+    changed = EDITORS[type(edit)](SourceFile(module), edit) if type(edit) in EDITORS else None
     return changed.code if changed is not None and changed.code != source else None
 
 
 # -- calls ------------------------------------------------------------------------------------------------------------
 
 
-def with_keywords(module: libcst.Module, edit: CallEdit) -> libcst.Module | None:
+def with_keywords(source: SourceFile, edit: CallEdit) -> libcst.Module | None:
     """Sets keywords of a call; None where a positional argument may already set one of them. Over a mapping
     (`**options`), the edit has the last word."""
-    call = _call(module, edit)
+    call = _call(source, edit)
     if call is None or [argument.star for argument in call.args if argument.star] not in ([], ["**"]):
         return None
     if sum(argument.keyword is None for argument in call.args) > MOST_POSITIONAL.get(edit.callee, USUAL_POSITIONAL):
         return None
-    return _with_arguments(module, [call], edit.keywords)
+    return _with_arguments(source.module, [call], edit.keywords)
 
 
-def with_argument(module: libcst.Module, edit: ArgumentEdit) -> libcst.Module | None:
+def with_argument(source: SourceFile, edit: ArgumentEdit) -> libcst.Module | None:
     """Wraps one argument of a call in an expression. None if the call is in a loop, the file reads the argument's old
     value elsewhere, or the argument is neither the first nor given by name."""
-    source, call = SourceFile(module), _call(module, CallEdit(edit.callee, (), edit.site))
+    module, call = source.module, _call(source, CallEdit(edit.callee, (), edit.site))
     if call is None:
         return None
     again = libcst.For | libcst.While | libcst.CompFor | libcst.Lambda
@@ -109,10 +109,9 @@ def _asks_for(source: SourceFile, node: libcst.CSTNode, names: Sequence[str]) ->
     return not (isinstance(node.value, libcst.Name) and node.value.value in options)
 
 
-def with_copies(module: libcst.Module, edit: CopyEdit) -> libcst.Module | None:
+def with_copies(source: SourceFile, edit: CopyEdit) -> libcst.Module | None:
     """Adds non_blocking=True to the copies on a line. None if there is none, or one whose positional arguments may set
     it already: the one after the device may be a dtype or non_blocking."""
-    source = SourceFile(module)
     calls = source.calls_of("to", "cuda", line=edit.site.line)
     calls = [call for call in calls if isinstance(call.func, libcst.Attribute)]
     if not calls or not _is_current(source, edit.site):
@@ -121,13 +120,12 @@ def with_copies(module: libcst.Module, edit: CopyEdit) -> libcst.Module | None:
         names = [each.keyword.value for each in call.args if each.keyword]
         if any(each.star for each in call.args) or NON_BLOCKING in names or len(call.args) - len(names) > 1:
             return None
-    return _with_arguments(module, calls, ((NON_BLOCKING, "True"),))
+    return _with_arguments(source.module, calls, ((NON_BLOCKING, "True"),))
 
 
-def with_switch(module: libcst.Module, edit: SwitchEdit) -> libcst.Module | None:
+def with_switch(source: SourceFile, edit: SwitchEdit) -> libcst.Module | None:
     """Turns calls with a literal True off, or sets the value of the edit. None if the option may be set by an unknown
     value or in another way."""
-    source = SourceFile(module)
     calls = source.calls_of(edit.callee)
     given = [call.args[0].value for call in calls if call.args and not call.args[0].star]
     if edit.value == "False":
@@ -139,14 +137,14 @@ def with_switch(module: libcst.Module, edit: SwitchEdit) -> libcst.Module | None
     elif len(calls) != 1:
         return None
     value = libcst.parse_expression(edit.value)
-    return _rewritten(module, {each: lambda _: value.deep_clone() for each in given})
+    return _rewritten(source.module, {each: lambda _: value.deep_clone() for each in given})
 
 
 def replaced_arguments(edit: CallEdit, source: str) -> list[str]:
     """Descriptions of non-literal values that the edit replaces in a source, and of those that a mapping may have
     set."""
     module = libcst.parse_module(source)
-    call = _call(module, edit)
+    call = _call(SourceFile(module), edit)
     arguments = call.args if call is not None else ()
     given = {each.keyword.value: each.value for each in arguments if each.keyword}
     over = ", ".join(name for name, _ in edit.keywords if name not in given)
@@ -164,7 +162,7 @@ def through_options(edit: CallEdit, source: str, given: frozenset[str] = frozens
     option keeps its effect. Returns the rest of the edit, and the source with the new defaults. given: options on the
     job's own command line, where a default would have no effect."""
     module = libcst.parse_module(source)
-    call = _call(module, edit)
+    call = _call(SourceFile(module), edit)
     values = {each.keyword.value: each.value for each in call.args if each.keyword} if call is not None else {}
     new: dict[libcst.CSTNode, Callable[[Any], Any]] = {}
     keywords = dict(edit.keywords)
@@ -205,9 +203,8 @@ def _default_of(
     return default if free and default is not None and _is_plain(default) else None
 
 
-def _call(module: libcst.Module, edit: CallEdit) -> libcst.Call | None:
+def _call(source: SourceFile, edit: CallEdit) -> libcst.Call | None:
     """Call that the edit names; None if there is none, or several."""
-    source = SourceFile(module)
     line = edit.site.line if edit.site is not None else None
     found = source.calls(lambda name: f".{name}".endswith(f".{edit.callee}"), line)
     alike = found if edit.site is not None else source.uses(edit.callee.rpartition(".")[2])
@@ -309,10 +306,10 @@ def _commented(space: libcst.BaseParenthesizableWhitespace) -> libcst.TrailingWh
 # -- statements -------------------------------------------------------------------------------------------------------
 
 
-def with_statement(module: libcst.Module, edit: StatementEdit) -> libcst.Module | None:
+def with_statement(source: SourceFile, edit: StatementEdit) -> libcst.Module | None:
     """Inserts a statement after the imports at the top. None if its module is not imported there under its own name, or
     if the file sets the same thing already, which would override it."""
-    source, name = SourceFile(module), _set_by(edit.statement)
+    module, name = source.module, _set_by(edit.statement)
     if source.calls_of(name) or source.assigned(name):
         return None
     imports = [number for number, statement in enumerate(module.body) if _imports(statement) is not None]
@@ -323,12 +320,11 @@ def with_statement(module: libcst.Module, edit: StatementEdit) -> libcst.Module 
     return module.with_changes(body=[*module.body[: imports[-1] + 1], added, *module.body[imports[-1] + 1 :]])
 
 
-def with_autocast(module: libcst.Module, edit: AutocastEdit) -> libcst.Module | None:
+def with_autocast(source: SourceFile, edit: AutocastEdit) -> libcst.Module | None:
     """Puts forward and loss under autocast. None if forward and backward do not follow each other in one block, or the
     file has autocast already."""
-    source = SourceFile(module)
     torch = source.name_of(TORCH)
-    if torch is None or "autocast" in module.code or not _is_current(source, edit.forward, edit.backward):
+    if torch is None or "autocast" in source.module.code or not _is_current(source, edit.forward, edit.backward):
         return None
     forward, backward = source.statement_at(edit.forward.line), source.statement_at(edit.backward.line)
     if forward is None or backward is None or forward.block is not backward.block or forward.index >= backward.index:
@@ -342,13 +338,12 @@ def with_autocast(module: libcst.Module, edit: AutocastEdit) -> libcst.Module | 
     inside = libcst.IndentedBlock([first.with_changes(leading_lines=()), *others])
     wrapped = libcst.With([libcst.WithItem(context)], inside, leading_lines=first.leading_lines)
     body = [*statements[: forward.index], wrapped, *statements[end:]]
-    return _rewritten(module, {forward.block: lambda block: block.with_changes(body=body)})
+    return _rewritten(source.module, {forward.block: lambda block: block.with_changes(body=body)})
 
 
-def with_model(module: libcst.Module, edit: ModelEdit) -> libcst.Module | None:
+def with_model(source: SourceFile, edit: ModelEdit) -> libcst.Module | None:
     """Inserts a statement about the model before the construction of its optimizer, or else before the training
     loop."""
-    source = SourceFile(module)
     torch = source.name_of(TORCH)
     forward = source.statement_at(edit.forward.line)
     if torch is None or forward is None or not _is_current(source, edit.forward):
@@ -360,7 +355,7 @@ def with_model(module: libcst.Module, edit: ModelEdit) -> libcst.Module | None:
     statement = edit.in_place if edit.prefixed and _is_saved(source, model) else edit.statement
     written = statement.format(model=model, torch=torch)
     place = _before_optimizer(source, edit, model, forward) or _before_loop(source, model, forward)
-    if place is None or not written or written in module.code:
+    if place is None or not written or written in source.module.code:
         return None
     new: dict[libcst.CSTNode, Sequence[str]] = {place.statement: [written]}
     needed = _import_of(source, edit.module)
@@ -373,19 +368,18 @@ def with_model(module: libcst.Module, edit: ModelEdit) -> libcst.Module | None:
             return None
         before = new.get(forward.statement, ())
         new[forward.statement] = [*before, edit.batch.format(batch=batch.value, torch=torch)]
-    return _inserted(module, new)
+    return _inserted(source.module, new)
 
 
-def with_loop(module: libcst.Module, edit: LoopEdit) -> libcst.Module | None:
+def with_loop(source: SourceFile, edit: LoopEdit) -> libcst.Module | None:
     """Inserts statements before the training loop, and the import that they need among those at the top, in
     alphabetical order where these are sorted."""
-    source = SourceFile(module)
     forward = source.statement_at(edit.forward.line)
     place = source.outermost_loop(forward.statement) if forward is not None else None
-    if place is None or not _is_current(source, edit.forward) or edit.statements[-1] in module.code:
+    if place is None or not _is_current(source, edit.forward) or edit.statements[-1] in source.module.code:
         return None
     needed = _import_of(source, edit.module)
-    return _inserted(module, {place.statement: edit.statements, **needed}) if needed is not None else None
+    return _inserted(source.module, {place.statement: edit.statements, **needed}) if needed is not None else None
 
 
 def _import_of(source: SourceFile, name: str) -> dict[libcst.CSTNode, Sequence[str]] | None:
@@ -399,17 +393,15 @@ def _import_of(source: SourceFile, name: str) -> dict[libcst.CSTNode, Sequence[s
     return {next((line for line in plain if _imported_first(line) > name), plain[0]): [f"import {name}"]}
 
 
-def with_deferred(module: libcst.Module, edit: DeferEdit) -> libcst.Module | None:
+def with_deferred(source: SourceFile, edit: DeferEdit) -> libcst.Module | None:
     """Keeps a sum on the device. See `deferred`."""
-    source = SourceFile(module)
     new = deferred(source, edit) if _is_current(source, edit.site) else None
-    return _rewritten(module, new) if new is not None else None
+    return _rewritten(source.module, new) if new is not None else None
 
 
-def with_decorator(module: libcst.Module, edit: DecoratorEdit) -> libcst.Module | None:
+def with_decorator(source: SourceFile, edit: DecoratorEdit) -> libcst.Module | None:
     """Adds torch.compile to a function at its definition, at the top level or in a class. None if it has a decorator,
     is nested, or is a generator or async."""
-    source = SourceFile(module)
     torch, place = source.name_of(TORCH), source.statement_at(edit.site.line)
     function = source.scope_of(place.statement) if place is not None and _is_current(source, edit.site) else None
     if torch is None or not isinstance(function, libcst.FunctionDef) or function.name.value != edit.function:
@@ -420,21 +412,20 @@ def with_decorator(module: libcst.Module, edit: DecoratorEdit) -> libcst.Module 
     if function.decorators or function.asynchronous is not None or generator or outer:
         return None
     added = libcst.Decorator(libcst.parse_expression(f"{torch}.compile"), leading_lines=function.leading_lines)
-    return _rewritten(module, {function: lambda each: each.with_changes(decorators=[added], leading_lines=())})
+    return _rewritten(source.module, {function: lambda each: each.with_changes(decorators=[added], leading_lines=())})
 
 
-def with_activation(module: libcst.Module, edit: ActivationEdit) -> libcst.Module | None:
+def with_activation(source: SourceFile, edit: ActivationEdit) -> libcst.Module | None:
     """Replaces the outermost formula of one variable in a statement that computes a known activation with torch's
     function for it."""
-    source = SourceFile(module)
     torch, place = source.name_of(TORCH), source.statement_at(edit.site.line)
     if torch is None or place is None or not _is_current(source, edit.site):
         return None
     for node in nodes_in(place.statement):
         if isinstance(node, libcst.BinaryOperation | libcst.Call):
-            found = activation_of(module.code_for_node(node))
+            found = activation_of(source.module.code_for_node(node))
             if found is not None:
-                return _rewritten(module, {node: partial(_parsed, f"{torch}.nn.functional.{found.call}")})
+                return _rewritten(source.module, {node: partial(_parsed, f"{torch}.nn.functional.{found.call}")})
     return None
 
 
@@ -562,7 +553,7 @@ def _inserted(module: libcst.Module, new: Mapping[libcst.CSTNode, Sequence[str]]
     return _rewritten(module, {statement: partial(before, texts) for statement, texts in new.items()})
 
 
-EDITORS: Mapping[type, Callable[[libcst.Module, Any], libcst.Module | None]] = {
+EDITORS: Mapping[type, Callable[[SourceFile, Any], libcst.Module | None]] = {
     CallEdit: with_keywords,
     CopyEdit: with_copies,
     SwitchEdit: with_switch,

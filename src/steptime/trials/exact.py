@@ -138,8 +138,8 @@ def apart(run: Run, before: Run) -> tuple[float, tuple[str, float]] | None:
     if not mine or mine.keys() != theirs.keys():
         return None
     known = [name for name in mine if name not in _negligible(before)]
-    gaps = {name: max(0.0, _length(mine[name][1] - theirs[name][1]) - ROUNDED * theirs[name][0]) for name in known}
-    ways = {name: _length(theirs[name][1]) for name in known}
+    gaps = {name: max(0.0, length(mine[name][1] - theirs[name][1]) - ROUNDED * theirs[name][0]) for name in known}
+    ways = {name: length(theirs[name][1]) for name in known}
     whole = float(np.hypot.reduce(list(ways.values()) or [0.0]))
     if not whole or not isfinite(whole):
         return None
@@ -162,12 +162,12 @@ def _ways(run: Run) -> Way:
 def _negligible(run: Run) -> set[str]:
     """Parameters whose first gradient is only rounding."""
     first: Iterable[tuple[str, tuple[float, ...]]] = next((s.directions for s in run.work if s.directions), ())
-    lengths = {name: _length(np.array(values, np.float64)) for name, values in first}
+    lengths = {name: length(values) for name, values in first}
     least = NEGLIGIBLE * float(np.hypot.reduce(list(lengths.values()) or [0.0]))
     return {name for name, length in lengths.items() if length <= least}
 
 
-def _length(values: Float64) -> float:
+def length(values: Sequence[float] | Float64) -> float:
     return float(np.linalg.norm(values))
 
 
@@ -230,7 +230,7 @@ def other_buffers(variant: Variant, run: Run, references: Sequence[Run]) -> str:
     if gap is None or gap[0] > (EXACT if run.exact else SINGLE):
         return ""  # they follow the parameters
     mine, (theirs, *again) = run.work[-1].buffers, [each.work[-1].buffers for each in references if each.work]
-    least = RESTING * max((_length(np.array(values)) for _, values in theirs), default=0.0)
+    least = RESTING * max((length(values) for _, values in theirs), default=0.0)
     known = [each for each in theirs if all(each not in _unmatched(theirs, other, within, least) for other in again)]
     lost = _unmatched(known, mine, within, least)
     if not lost:
@@ -255,7 +255,7 @@ def _unmatched(wanted: Carried, among: Carried, within: float, least: float = 0.
 def _is_among(values: Float64, others: Float64 | None, within: float, least: float) -> bool:
     if others is None:
         return False
-    longest = np.maximum(max(least, _length(values)), np.linalg.norm(others, axis=1))
+    longest = np.maximum(max(least, length(values)), np.linalg.norm(others, axis=1))
     return bool((np.linalg.norm(others - values, axis=1) <= within * longest).any())
 
 

@@ -17,7 +17,6 @@ from pathlib import Path
 from steptime.advice.fix import (
     ActivationEdit,
     ArgumentEdit,
-    AutocastEdit,
     CallEdit,
     CopyEdit,
     DecoratorEdit,
@@ -25,8 +24,6 @@ from steptime.advice.fix import (
     Edit,
     EnvironmentEdit,
     JointEdit,
-    LoopEdit,
-    ModelEdit,
     SingleEdit,
     Snippet,
     StatementEdit,
@@ -191,10 +188,9 @@ def unwritten(patch: Patch, edits: Sequence[Edit]) -> Patch:
 
 
 def _site(edit: SingleEdit) -> SourceLine | None:
-    if isinstance(edit, AutocastEdit | ModelEdit | LoopEdit):
-        return edit.forward
-    placed = ActivationEdit | ArgumentEdit | CallEdit | CopyEdit | DecoratorEdit | DeferEdit | Snippet
-    return edit.site if isinstance(edit, placed) else None
+    """Line that an edit is at: of the forward, if it has one."""
+    site: SourceLine | None = getattr(edit, "forward", getattr(edit, "site", None))
+    return site
 
 
 def described(edit: Edit) -> str:

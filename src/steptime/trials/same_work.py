@@ -20,10 +20,12 @@ from steptime.arrays import Float64
 from steptime.quantities import format_duration
 from steptime.recording.parity import StepWork
 from steptime.trials.exact import (
+    NEGLIGIBLE,
     carried_less,
     exactness,
     kept_samples,
     left_out,
+    length,
     other_buffers,
     other_modes,
     other_options,
@@ -34,8 +36,6 @@ from steptime.trials.trial import Agreement, NumbersCheck, Run, Variant
 
 Sketches = Mapping[str, Sequence[float]]
 
-NEGLIGIBLE = 1e-5
-"""Fraction of the whole gradient's length below which a gradient's direction is rounding."""
 ATTAINABLE = 0.9
 """Fraction of the roofline time that a step may take: the largest rate is a measurement, and FLOP counts come from a
 model."""
@@ -240,23 +240,20 @@ def _without(run: Run, references: Sequence[Run]) -> str:
     return ""
 
 
-def _passes(run: Run, references: Sequence[Run]) -> str:
-    """Sentence on a pass over a dataset that takes fewer samples than the job's, "" for none."""
-    usual = {(name, length): samples for each in references for name, length, samples in each.passes}
-    for name, length, samples in run.passes:
-        known = usual.get((name, length), 0)
-        if samples < known:
+def shorter_pass(run: Run, references: Sequence[Run], least: float = 1.0) -> str:
+    """Sentence on a pass over a dataset that takes less than this fraction of the job's samples, "" for none."""
+    usual = {(name, size): samples for each in references for name, size, samples in each.passes}
+    for name, size, samples in run.passes:
+        known = usual.get((name, size), 0)
+        if samples < least * known:
             return f"An epoch of {name} has {samples:,} samples, in the unchanged job {known:,}"
     return ""
 
 
 def _repeated(run: Run, references: Sequence[Run]) -> str:
     own, usual = (_most_often(each) for each in (run, max(references, key=_most_often)))
-    return f"It repeats the same batch {own} times; the unchanged job {_times(usual)}" if own > usual else ""
-
-
-def _times(count: int) -> str:
-    return "once" if count == 1 else f"{count} times at most"
+    often = "once" if usual == 1 else f"{usual} times at most"
+    return f"It repeats the same batch {own} times; the unchanged job {often}" if own > usual else ""
 
 
 def _most_often(run: Run) -> int:
@@ -389,7 +386,9 @@ def _values(run: Run, before: Run, precision: Precision) -> Iterable[str]:
 
 def other_weights(run: Run, before: Run, precision: Precision) -> str:
     """Names of weights that differ at the start of a rehearsal, "" for none."""
-    other = _apart(_weights(run), _weights(before), precision)
+    mine, theirs = _weights(run), _weights(before)
+    known = sorted(mine.keys() & theirs.keys())
+    other = [name for name in known if _distance(_array(mine[name]), _array(theirs[name])) > precision.rounded]
     return _several(other) if other else ""
 
 
@@ -440,7 +439,7 @@ LESS = (
     _still,
     _without,
     _repeated,
-    _passes,
+    shorter_pass,
     _less_evaluated,
     left_out,
     carried_less,
@@ -449,23 +448,18 @@ LESS = (
 """Checks for less work under the same name."""
 
 
-def _apart(own: Sketches, usual: Sketches, precision: Precision) -> list[str]:
-    known = own.keys() & usual.keys()
-    return sorted(name for name in known if _distance(_array(own[name]), _array(usual[name])) > precision.rounded)
-
-
 def _ways(own: Sketches, usual: Sketches, what: str, tolerance: Tolerance, before: Run) -> str:
     """Sentence if tensors differ in direction or length, else ""; those whose gradient is rounding are left out."""
-    gradients = {name: _length(values) for name, values in _first(before, "directions").items()}
+    gradients = {name: length(values) for name, values in _first(before, "directions").items()}
     least = NEGLIGIBLE * float(np.hypot.reduce(list(gradients.values()) or [0.0]))
-    known = [name for name in own if name in usual and gradients.get(name, 0.0) > least and _length(usual[name]) > 0]
+    known = [name for name in own if name in usual and gradients.get(name, 0.0) > least and length(usual[name]) > 0]
     if not known:
         return ""
     cosines = {name: _cosine(_array(own[name]), _array(usual[name])) for name in known}
     middle, name = float(np.median(list(cosines.values()))), min(known, key=cosines.__getitem__)
     if cosines[name] < tolerance.cosines[0] or middle < tolerance.cosines[1]:
         return f"{what} {name} points in another direction (cosine {cosines[name]:.2g}; median of all {middle:.2g})"
-    factors = {name: np.log(max(_length(own[name]), 1e-300) / _length(usual[name])) for name in known}
+    factors = {name: np.log(max(length(own[name]), 1e-300) / length(usual[name])) for name in known}
     middle, name = float(np.median(list(factors.values()))), max(known, key=lambda each: abs(factors[each]))
     if abs(factors[name]) > np.log1p(tolerance.lengths[0]) or abs(middle) > np.log1p(tolerance.lengths[1]):
         return f"{what} {name} is {np.exp(factors[name]):.3g} times as large (median of all {np.exp(middle):.3g})"
@@ -474,10 +468,6 @@ def _ways(own: Sketches, usual: Sketches, what: str, tolerance: Tolerance, befor
 
 def _array(values: Sequence[float]) -> Float64:
     return np.array(values, np.float64)
-
-
-def _length(values: Sequence[float]) -> float:
-    return float(np.linalg.norm(_array(values)))
 
 
 def _distance(one: Float64, other: Float64) -> float:

@@ -60,11 +60,10 @@ class SourceFile:
 
     def scope_of(self, node: libcst.CSTNode) -> Scope | None:
         """Function or module whose scope a node is in; None inside of a class's body or a lambda."""
-        while node is not self.module:
-            node = self._parents[node]
-            if isinstance(node, libcst.FunctionDef):
-                return node
-            if isinstance(node, libcst.ClassDef | libcst.Lambda):
+        for each in self.around(node):
+            if isinstance(each, libcst.FunctionDef):
+                return each
+            if isinstance(each, libcst.ClassDef | libcst.Lambda):
                 return None
         return self.module
 

@@ -30,6 +30,7 @@ from steptime.trials.same_work import (
     repeats,
     replaced_functions,
     same_batch,
+    shorter_pass,
 )
 from steptime.trials.trial import BASELINE, CONTROL, Agreement, NumbersCheck, Run, Variant
 
@@ -218,12 +219,7 @@ def _first_dimension(shapes: str) -> int:
 
 
 def _shorter_passes(own: Sequence[Run], plain: Sequence[Run]) -> str:
-    usual = {(name, length): samples for run in plain for name, length, samples in run.passes}
-    for name, length, samples in (each for run in own for each in run.passes):
-        known = usual.get((name, length), 0)
-        if samples < FEWER * known:
-            return f"An epoch of {name} has {samples:,} samples, in the unchanged job {known:,}"
-    return ""
+    return next(filter(None, (shorter_pass(run, plain, FEWER) for run in own)), "")
 
 
 def _smaller_evaluations(own: Sequence[Run], plain: Sequence[Run]) -> str:

@@ -43,7 +43,9 @@ def counts_of(events: Iterable[Any]) -> dict[str, int]:
     spans = [
         (each.start_thread_id(), each.start_ns(), -each.duration_ns())
         for each in events
-        if each.device_type() == torch.autograd.DeviceType.CPU and _is_operator(each.name())
+        if each.device_type() == torch.autograd.DeviceType.CPU
+        and OPERATOR in (name := each.name())
+        and not name.startswith(ENGINE)
     ]
     operators, thread, end = 0, None, 0
     for own, start, length in sorted(spans):
@@ -56,7 +58,3 @@ def _is_kernel(event: Any) -> bool:
     """True for a kernel; copies and ranges are on a device, too. False where torch does not tell (before 2.8)."""
     kind = getattr(event, "activity_type", None)
     return kind is not None and event.device_type() != torch.autograd.DeviceType.CPU and KERNEL in kind()
-
-
-def _is_operator(name: str) -> bool:
-    return OPERATOR in name and not name.startswith(ENGINE)

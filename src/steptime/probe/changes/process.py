@@ -71,11 +71,8 @@ class DeterministicOff(Applier):
 
     switchable = True
     detail = "the job does not ask for deterministic algorithms"
-
-    def __init__(self, target: str, arguments: dict[str, Any]) -> None:
-        super().__init__(target, arguments)
-        self._before = (False, False, False)
-        self._cuda = False
+    _before = (False, False, False)
+    _cuda = False
 
     def install(self) -> None:
         """Switches deterministic algorithms off; later requests of the job have no effect."""
@@ -141,10 +138,7 @@ class UncheckedDistributions(Applier):
 
     switchable = True
     detail = "the checks of torch.distributions were already off"
-
-    def __init__(self, target: str, arguments: dict[str, Any]) -> None:
-        super().__init__(target, arguments)
-        self._before = False
+    _before = False
 
     def on(self) -> None:
         super().on()

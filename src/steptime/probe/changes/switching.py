@@ -21,7 +21,7 @@ from steptime.probe.changes.applier import Applier
 from steptime.probe.changes.models import Compile
 from steptime.probe.changes.trained_state import NoRoomError, TrainedState
 from steptime.probe.changes.trial import TOP_MODULE_STEPS, Trial, make_applier
-from steptime.probe.identity import process_group
+from steptime.probe.identity import ranks
 from steptime.probe.loader import ready
 from steptime.probe.ours import pass_on
 
@@ -119,8 +119,7 @@ class SwitchingTrial(Trial):
                 yield from self._block(round_, mask, control)
 
     def _refusal(self) -> str:
-        distributed = process_group()
-        if distributed is not None and distributed.get_world_size() > 1:
+        if ranks() > 1:
             return "the job has several ranks, which steptime cannot switch together"
         stuck = next((each for each in self.appliers if not each.switchable), None)
         return f"{type(stuck).__name__} cannot be taken back" if stuck is not None else ""

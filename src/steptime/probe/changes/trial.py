@@ -14,7 +14,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from steptime.probe import backwards, identity
 from steptime.probe.backwards import BackwardObserver
-from steptime.probe.changes import exact, graphs, lengths, loading, models, precision, process, seeds, shards, updates
+from steptime.probe.changes import exact, graphs, loading, models, precision, process, seeds, updates
 from steptime.probe.changes.applier import Applier, TopModuleObserver
 from steptime.probe.changes.outside import OutsideWrites
 from steptime.probe.changes.parity import ParityRecorder
@@ -49,11 +49,11 @@ APPLIERS: dict[str, type[Applier]] = {
     "preload": process.Preloaded,
     "profiler-off": process.ProfilerOff,
     "sdpa-backend": models.AttentionBackend,
-    "shard-model": shards.ShardedModel,
-    "shard-optimizer": shards.ShardedOptimizer,
+    "shard-model": updates.ShardedModel,
+    "shard-optimizer": updates.ShardedOptimizer,
     "sharding": updates.ShardingSettings,
     "sharing-strategy": loading.SharingStrategy,
-    "similar-lengths": lengths.SimilarLengths,
+    "similar-lengths": loading.SimilarLengths,
     "threads": process.ThreadCount,
     "unchecked-distributions": process.UncheckedDistributions,
     "zero-grad": updates.ZeroGrad,
@@ -66,7 +66,7 @@ TOP_MODULE_STEPS = 2
 """Least steps to search top modules; in a variant the whole warm-up, as a generator may train in every fifth step."""
 
 
-class Trial(Follower):
+class Trial(Follower, BackwardObserver):
     """The plan's changes in this process, from the import of torch to the end of the job or the variant."""
 
     def __init__(self, plan: dict[str, Any]) -> None:
@@ -100,7 +100,7 @@ class Trial(Follower):
         self._prepare()
         self._observer.install()
         backwards.install()
-        backwards.observe(_Gate(self))
+        backwards.observe(self)
         if self.parity is not None:
             self.parity.install()
         ConstructionObserver(self._made).install()
@@ -129,13 +129,14 @@ class Trial(Follower):
 
     # -- reports -------------------------------------------------------------------------------------------------------
 
-    def backward_starts(self, tensors: Any) -> Any:
-        """Called when an outermost backward starts. Returns the tensors to start on."""
+    def starts(self, tensors: Any, partial: bool) -> tuple[Any, Any]:
+        if partial or self._observer.in_backward:  # in a backward: checkpointing, or an engine's thread
+            return tensors, None
         changed = self._before_backward(tensors)
         self._observer.in_backward = True
-        return changed if changed is tensors else tuple(changed)
+        return changed if changed is tensors else tuple(changed), True
 
-    def backward_ends(self) -> None:
+    def ends(self, begun: Any) -> None:
         self._observer.in_backward = False
         self._notify("after_backward")
         self._keep("after_backward", self.top_modules)
@@ -263,24 +264,6 @@ class Trial(Follower):
                 self._message.add(text)
                 self._session.recorder.note(text)
             pass_on(error)
-
-
-class _Gate(BackwardObserver):
-    """Observer that reports outermost backwards to a trial."""
-
-    def __init__(self, trial: Trial) -> None:
-        self._trial, self._depth = trial, 0
-
-    def starts(self, tensors: Any, partial: bool) -> tuple[Any, Any]:
-        if partial or self._depth:  # in a backward: checkpointing, or an engine's thread
-            return tensors, None
-        tensors = self._trial.backward_starts(tensors)
-        self._depth += 1
-        return tensors, True
-
-    def ends(self, begun: Any) -> None:
-        self._depth -= 1
-        self._trial.backward_ends()
 
 
 def make_applier(change: dict[str, Any]) -> Applier:

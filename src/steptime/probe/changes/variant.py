@@ -14,9 +14,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
-from steptime.probe.identity import process_group
+from steptime.probe.identity import ranks
 from steptime.probe.ours import pass_on, suppressed
 
 SECOND = 1_000_000_000
@@ -35,34 +36,29 @@ NAP = 0.0005
 """Seconds between two checks whether a rest is over."""
 
 
+@dataclass(eq=False)
 class ProcessVariant:
-    """Run of this process; the fields are those of `steptime.changes.VariantOptions`."""
+    """Run of this process; the other fields are those of `steptime.changes.VariantOptions`."""
 
-    def __init__(
-        self,
-        recording: str,
-        steps: int,
-        warm_up: int = 5,
-        limit_seconds: float = 60.0,
-        seed: int = 0,
-        seed_offset: int = 0,
-        dropout: bool = True,
-        fingerprint_steps: int = 0,
-        until_loss: float | None = None,
-        alternating: bool = False,
-        switched: Any = (),
-        exact: bool = False,
-    ) -> None:
-        self.steps, self.warm_up, self.limit_seconds = steps, warm_up, limit_seconds
-        self.seed, self.seed_offset, self.dropout = seed, seed_offset, dropout
-        self.fingerprint_steps, self.until_loss = fingerprint_steps, until_loss
-        self.switched, self.exact = switched, exact
+    recording: str
+    steps: int
+    warm_up: int = 5
+    limit_seconds: float = 60.0
+    seed: int = 0
+    seed_offset: int = 0
+    dropout: bool = True
+    fingerprint_steps: int = 0
+    until_loss: float | None = None
+    alternating: bool = False
+    switched: Any = ()
+    exact: bool = False
+
+    def __post_init__(self) -> None:
         self.reached: Callable[[], bool] = lambda: False
         """True if the loss has fallen to `until_loss`."""
         self.finish: Callable[[], None] = lambda: None
-        self._recording, self._ended = recording, os.path.join(recording, "variant-ended-")
-        self._request = os.path.join(recording, REST)
-        self._alternating = alternating
+        self._ended = os.path.join(self.recording, "variant-ended-")
+        self._request = os.path.join(self.recording, REST)
         self.drain: Callable[[], None] | None = None
         """Function that waits for the device, if there is one; None if nobody asks this process to rest."""
         self._start = 0
@@ -84,14 +80,13 @@ class ProcessVariant:
                 return False
             self._start = now
             self._say_clock(CLOCKS[0])
-            if self._alternating:
+            if self.alternating:
                 on_device = _drain_of_device()
                 self.drain = on_device or (lambda: None)
                 self._rest(self.drain)
                 self._say_warm(on_device is not None)
-            distributed = process_group()
-            if distributed is not None and distributed.get_world_size() > 1:
-                self._file = os.path.join(self._recording, f"variant-end-{os.getppid()}")
+            if ranks() > 1:
+                self._file = os.path.join(self.recording, f"variant-end-{os.getppid()}")
                 threading.Thread(target=self._follow, name="steptime-variant", daemon=True).start()
         done = steps >= self.warm_up + self.steps
         late = self.reached() or now - self._start >= self.limit_seconds * SECOND
@@ -110,7 +105,7 @@ class ProcessVariant:
             for _ in range(TRIES):
                 now = time.perf_counter_ns()
                 flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
-                file = os.open(os.path.join(self._recording, f"{name}{os.getpid()}"), flags, 0o644)
+                file = os.open(os.path.join(self.recording, f"{name}{os.getpid()}"), flags, 0o644)
                 os.write(file, b"%d\n" % now)
                 os.close(file)
                 if time.perf_counter_ns() - now < AT_ONCE:
@@ -128,7 +123,7 @@ class ProcessVariant:
             self._say_when()
 
     def _say_when(self) -> None:
-        file = os.open(os.path.join(self._recording, RESTS), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        file = os.open(os.path.join(self.recording, RESTS), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         os.write(file, b"%d\n" % time.perf_counter_ns())
         os.close(file)
 
@@ -137,7 +132,7 @@ class ProcessVariant:
         can be asked to rest."""
         with suppressed(OSError):  # then it is not stopped, and nothing is taken from its run
             text = f"{os.getpid()}\n{os.stat('/proc/self/ns/pid').st_ino}\n{int(on_device)}\n"
-            file = os.open(os.path.join(self._recording, WARM), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+            file = os.open(os.path.join(self.recording, WARM), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
             os.write(file, text.encode())
             os.close(file)
 

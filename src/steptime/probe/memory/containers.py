@@ -72,16 +72,14 @@ def growing(looks: list[Lengths], steps: list[int], frame: FrameType | None) -> 
 def _named(frame: FrameType | None) -> Iterator[tuple[str, Any, list[CodeType]]]:
     """Each container with its name (`Buffer.items` for an attribute) and the code that may make it longer."""
     modules: set[int] = set()
-    while frame is not None:
-        if sites.whose_frame(frame) == sites.USER:
-            code = [frame.f_code]
-            if id(frame.f_globals) not in modules:
-                modules.add(id(frame.f_globals))
-                functions = [each.__code__ for each in list(frame.f_globals.values()) if type(each) is FunctionType]
-                yield from _of_variables(list(frame.f_globals.items()), [*code, *functions])
-            if frame.f_code.co_name != "<module>":
-                yield from _of_variables(list(sites.variables(frame).items()), code)
-        frame = frame.f_back
+    for running in sites.frames_of(frame):
+        code, entries = [running.f_code], running.f_globals
+        if id(entries) not in modules:
+            modules.add(id(entries))
+            functions = [each.__code__ for each in list(entries.values()) if type(each) is FunctionType]
+            yield from _of_variables(list(entries.items()), [*code, *functions])
+        if running.f_code.co_name != "<module>":
+            yield from _of_variables(list(sites.variables(running).items()), code)
 
 
 def _of_variables(entries: list[tuple[Any, Any]], codes: list[CodeType]) -> Iterator[tuple[str, Any, list[CodeType]]]:

@@ -14,7 +14,6 @@ because `isinstance` asks the object for its class, which makes a lazy object do
 from __future__ import annotations
 
 import gc
-import linecache
 import sys
 import weakref
 from collections import Counter, deque
@@ -144,10 +143,8 @@ def _variable(path: list[Any], entries: dict[Any, Any], frame: FrameType | None)
 
 def _codes(entries: dict[Any, Any], frame: FrameType | None) -> Iterator[CodeType]:
     """Yields code that may name a module's variable: running code, and the module's own functions and methods."""
-    while frame is not None:
-        if sites.whose_frame(frame) == sites.USER:
-            yield frame.f_code
-        frame = frame.f_back
+    for each in sites.frames_of(frame):
+        yield each.f_code
     for value in list(entries.values()):
         if type(value) is FunctionType and value.__globals__ is entries:
             yield value.__code__
@@ -156,12 +153,11 @@ def _codes(entries: dict[Any, Any], frame: FrameType | None) -> Iterator[CodeTyp
 
 
 def _local(value: Any, frame: FrameType | None) -> tuple[str, CodeType] | None:
-    while frame is not None:
-        if sites.whose_frame(frame) == sites.USER and frame.f_code.co_flags & 0x02:  # CO_NEWLOCALS: a function
-            found = next((name for name, each in sites.variables(frame).items() if each is value), None)
+    for each in sites.frames_of(frame):
+        if each.f_code.co_flags & 0x02:  # CO_NEWLOCALS: a function
+            found = next((name for name, known in sites.variables(each).items() if known is value), None)
             if found is not None:
-                return found, frame.f_code
-        frame = frame.f_back
+                return found, each.f_code
     return None
 
 
@@ -179,8 +175,7 @@ def _function(function: FunctionType, path: list[Any]) -> Holder:
 
 def first_line(code: CodeType) -> dict[str, Any]:
     """Returns the line with which a function starts, its first decorator's if it has any."""
-    text = linecache.getline(code.co_filename, code.co_firstlineno).strip()
-    return sites.source_line(code.co_filename, code.co_firstlineno, code.co_name, text)
+    return sites.line_at((code.co_filename, code.co_firstlineno, code.co_name))
 
 
 def _is_hook(function: FunctionType) -> bool:
@@ -218,12 +213,10 @@ def _attribute(one: Any, path: list[Any], frame: FrameType | None) -> Holder | N
 
 def _adding(name: str, frame: FrameType | None) -> dict[str, Any] | None:
     """The line of a running function of the user's that binds an attribute of this name anew from itself."""
-    while frame is not None:
-        lines = sites.names_by_line(frame.f_code) if sites.whose_frame(frame) == sites.USER else {}
-        line = next((line for line, (stores, loads) in lines.items() if f".{name}" in stores & loads), None)
-        if line is not None:
-            return sites.line_at((frame.f_code.co_filename, line, frame.f_code.co_name))
-        frame = frame.f_back
+    for code in (each.f_code for each in sites.frames_of(frame)):
+        for line, (stores, loads) in sites.names_by_line(code).items():
+            if f".{name}" in stores & loads:
+                return sites.line_at((code.co_filename, line, code.co_name))
     return None
 
 
@@ -231,13 +224,11 @@ def _making(kind: str, frame: FrameType | None) -> dict[str, Any] | None:
     """The line of the user's that calls a class by its name, in the module that runs; None unless it is the only
     one."""
     found = []
-    while frame is not None and sites.whose_frame(frame) != sites.USER:
-        frame = frame.f_back
-    for code in _with_inner(list(_codes(frame.f_globals, frame))) if frame is not None else ():
+    user = next(sites.frames_of(frame), None)
+    for code in sites.codes_in(*_codes(user.f_globals, user)) if user is not None else ():
         for line, (_, loads) in sites.names_by_line(code).items():
-            text = linecache.getline(code.co_filename, line).strip()
-            site = sites.source_line(code.co_filename, line, code.co_name, text)
-            if kind in loads and f"{kind}(" in text and site not in found:
+            site = sites.line_at((code.co_filename, line, code.co_name))
+            if kind in loads and f"{kind}(" in site["text"] and site not in found:
                 found.append(site)
     return found[0] if len(found) == 1 else None
 
@@ -246,14 +237,13 @@ def _line(name: str, codes: list[CodeType]) -> tuple[dict[str, Any], CodeType, b
     """The line that makes a variable grow, its code, and whether it makes it of what it was: it calls append and the
     like on it, else binds it anew from itself, else binds it at all."""
     best: tuple[int, dict[str, Any], CodeType] | None = None
-    for code in _with_inner(codes):
+    for code in sites.codes_in(*codes):
         for line, (stores, loads) in sites.names_by_line(code).items():
             known = loads | {each.lstrip(".") for each in loads}
             grows, anew = name in known and bool(known & GROWING), {name, f".{name}"} & stores & loads
             rank = 3 if grows else 2 if anew else int(name in stores)
             if rank and (best is None or rank > best[0]):
-                text = linecache.getline(code.co_filename, line).strip()
-                best = rank, sites.source_line(code.co_filename, line, code.co_name, text), code
+                best = rank, sites.line_at((code.co_filename, line, code.co_name)), code
     return (*best[1:], best[0] > 1) if best is not None else None
 
 
@@ -261,14 +251,6 @@ def growing_line(name: str, codes: list[CodeType]) -> dict[str, Any] | None:
     """Returns the line that makes a variable grow, None if no line binds it or calls append and the like on it."""
     found = _line(name, codes)
     return found[0] if found is not None else None
-
-
-def _with_inner(codes: list[CodeType]) -> Iterator[CodeType]:
-    waiting = list(codes)
-    while waiting:
-        code = waiting.pop(0)
-        yield code
-        waiting += [each for each in code.co_consts if isinstance(each, CodeType)]
 
 
 APART = 4
@@ -290,12 +272,11 @@ YOUNG_KEPT = sys.version_info < (3, 14)
 def held(frame: FrameType | None) -> Iterator[Any]:
     """Yields the tensors in variables of the user's functions that run, and in attributes of objects there: a sum that
     is added to in place is as old as the job."""
-    while frame is not None:
-        for value in list(sites.variables(frame).values()) if sites.whose_frame(frame) == sites.USER else ():
+    for running in sites.frames_of(frame):
+        for value in list(sites.variables(running).values()):
             for each in (value, *(below for _, below in attributes(value))):
                 if TENSOR in type(each).__mro__:
                     yield each
-        frame = frame.f_back
 
 
 class LeakSearch:

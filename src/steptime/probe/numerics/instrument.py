@@ -85,7 +85,10 @@ class Instrument(Role):
     def updated(self, step: int, optimizer: Any) -> None:
         self._observer.updating = False
         if step >= self._first - HISTORY:
-            self._measure(step, optimizer)
+            norm = gradient_norm([each.grad for group in optimizer.param_groups for each in group["params"]])
+            if norm is not None:
+                self._history.append((step, float(norm)))
+                del self._history[: -4 * HISTORY]
 
     def scaled_update(self, step: int, optimizer: Any) -> None:
         if self._scaled and step == self._last:
@@ -116,12 +119,6 @@ class Instrument(Role):
     def forked(self) -> None:
         self._observer.active = False
         self._numerics.forget()
-
-    def _measure(self, step: int, optimizer: Any) -> None:
-        norm = gradient_norm([each.grad for group in optimizer.param_groups for each in group["params"]])
-        if norm is not None:
-            self._history.append((step, float(norm)))
-            del self._history[: -4 * HISTORY]
 
     def _name_of(self, owner: Any) -> str:
         name, reference = self._parameters.get(id(owner), ("", None))

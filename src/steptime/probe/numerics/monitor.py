@@ -1,4 +1,4 @@
-"""Cheap monitor of each step's losses, gradient norm and the outputs of some modules.
+"""Cheap monitor of each step's losses, gradient norm, the outputs of some modules and the updates of some weights.
 
 Nothing waits for the device, nothing of a step is kept beyond it, and no random number is drawn. The monitor measures
 its own cost: above MOST_SHARE of a step it checks fewer modules, or the gradients of fewer steps.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from time import perf_counter_ns as now, thread_time_ns
@@ -19,9 +20,8 @@ from steptime.probe import calls
 from steptime.probe.changes.variant import ProcessVariant
 from steptime.probe.inlay import THROUGH, Inlay
 from steptime.probe.numerics.job import GrowingNumerics, Role
-from steptime.probe.numerics.updates import UpdateObserver
 from steptime.probe.numerics.values import ModuleNames, has_values, is_floating
-from steptime.probe.objects import being_traced, local_values, unseen
+from steptime.probe.objects import being_traced, local_values, modules_of, unseen
 from steptime.probe.ours import pass_on
 from steptime.probe.recorder import json_number
 
@@ -119,6 +119,50 @@ def _chosen(top_module: torch.nn.Module) -> list[torch.nn.Module]:
     return found
 
 
+MOST_WEIGHTS = 8
+"""Weights that are looked at, spread over the model."""
+ELEMENTS = 4096
+"""Of each, from its start: read and written in a few microseconds."""
+
+
+class UpdateObserver:
+    """`before` and `after` an optimizer's step: the size of what it changed over the size of what there was. add: takes
+    (name, ratio as a tensor), of which nothing waits for."""
+
+    def __init__(self, add: Callable[[str, Any], None]) -> None:
+        self._add = add
+        self._weights: list[tuple[str, weakref.ref[Any]]] = []
+        self._kept: list[tuple[str, Any, torch.Tensor]] = []
+
+    def top_module(self, module: torch.nn.Module, name_of: Callable[[Any], str]) -> None:
+        """Chooses matrices of a model, those that lie far apart in it."""
+        found = [
+            (f"{name_of(part)}.{name}", weakref.ref(each))
+            for part in modules_of(module)
+            for name, each in part._parameters.items()
+            if each is not None and each.dim() > 1 and each.requires_grad
+        ]
+        self._weights += found[:: -(-len(found) // MOST_WEIGHTS) or 1]
+
+    def before(self) -> None:
+        """Copies what is about to be changed."""
+        with torch.no_grad():
+            living = ((name, reference()) for name, reference in self._weights[:MOST_WEIGHTS])
+            self._kept = [(name, each, _start_of(each).clone()) for name, each in living if each is not None]
+
+    def after(self) -> None:
+        with torch.no_grad():
+            for name, each, old in self._kept:
+                moved = torch.linalg.vector_norm((_start_of(each) - old).float())
+                self._add(name, moved / torch.linalg.vector_norm(old.float()).clamp(min=1e-12))
+        self._kept = []
+
+
+def _start_of(weight: Any) -> torch.Tensor:
+    values: torch.Tensor = local_values(weight).detach()
+    return values.flatten()[:ELEMENTS]
+
+
 LAST = 64
 """Latest steps whose loss and gradient norm are kept, to show how a gradient exploded."""
 SPREAD = 48
@@ -129,28 +173,22 @@ class LossHistory:
     """Losses of one process. Entries: (step, loss, gradient norm), None if unknown."""
 
     def __init__(self) -> None:
-        self._last: deque[list[Any]] = deque(maxlen=LAST)
-        self._spread: list[list[Any]] = []
+        self.last: deque[list[Any]] = deque(maxlen=LAST)
+        self.spread: list[list[Any]] = []
+        """Steps of the whole run with a gradient norm, for the result."""
         self._stride, self._norms = 1, 0
 
     def add(self, step: int, loss: float | None, norm: float | None) -> None:
         entry = [step, json_number(loss), json_number(norm)]
-        self._last.append(entry)
+        self.last.append(entry)
         if norm is None:
             return
-        if len(self._spread) == SPREAD:
-            self._spread = self._spread[::2]
+        if len(self.spread) == SPREAD:
+            self.spread = self.spread[::2]
             self._stride *= 2
         if self._norms % self._stride == 0:
-            self._spread.append(entry)
+            self.spread.append(entry)
         self._norms += 1
-
-    def last(self) -> list[list[Any]]:
-        return list(self._last)
-
-    def spread(self) -> list[list[Any]]:
-        """Returns steps of the whole run with a gradient norm, for the result."""
-        return list(self._spread)
 
 
 MOST_PENDING = 8
@@ -369,13 +407,13 @@ class Monitor(Role):
             "modules_looked_at": len(outputs),
             "steps_before": max(1, self._gradient_stride),
         }
-        self._numerics.facts["history"] = self._history.last()
+        self._numerics.facts["history"] = list(self._history.last)
 
     def _finish(self) -> None:
         facts = self._numerics.facts
         facts["skipped_steps"], facts["steps_not_finite"] = self._skipped, self._found
-        facts.setdefault("history", self._history.last())
-        facts["spread"] = self._history.spread()
+        facts.setdefault("history", list(self._history.last))
+        facts["spread"] = list(self._history.spread)
         facts["updates"], facts["sizes"] = list(self._largest), list(self._sizes.items())
         self._numerics.write()
 
@@ -413,7 +451,8 @@ class Monitor(Role):
 def gradient_norm(gradients: list[Any]) -> Any:
     """Returns the 2-norm of all gradients that can be read, as a 0-D tensor; None without any."""
     dense = [local_values(gradient) for gradient in gradients if gradient is not None]
-    dense = [_as_real(gradient) for gradient in dense if has_values(gradient)]
+    dense = [gradient for gradient in dense if has_values(gradient)]
+    dense = [torch.view_as_real(each.resolve_conj()) if each.is_complex() else each for each in dense]
     if not dense:
         return None
     if any(gradient.element_size() < 4 for gradient in dense):
@@ -429,10 +468,6 @@ def gradient_norm(gradients: list[Any]) -> Any:
 def norm_of(values: Any) -> Any:
     """Returns the 2-norm of real values, in 32 bits at least."""
     return torch.linalg.vector_norm(values, dtype=torch.float32 if values.element_size() < 4 else None)
-
-
-def _as_real(values: Any) -> Any:
-    return torch.view_as_real(values.resolve_conj()) if values.is_complex() else values
 
 
 def _together(norms: list[Any]) -> Any:
