@@ -19,6 +19,7 @@ from steptime.launcher import telemetry
 from steptime.launcher.progress import Journals
 from steptime.launcher.telemetry import CpuLoad, Telemetry
 from steptime.launcher.thin import compress_traces
+from steptime.recording.packed import ASIDE
 
 Times = namedtuple("Times", "user nice system idle iowait irq softirq steal guest guest_nice")
 
@@ -134,6 +135,16 @@ def test_progress_counts_the_busiest_optimizer_and_unwatched_steps(tmp_path: Pat
 def test_progress_counts_backward_passes_without_an_optimizer(tmp_path: Path) -> None:
     journal(tmp_path / "process-1", (Kind.FORWARD, 1), (Kind.FORWARD, 1), (Kind.BACKWARD, 0))
     assert Journals(tmp_path).look()[0] == 1
+
+
+def test_progress_goes_on_where_a_large_journal_was_renamed_to_be_packed(tmp_path: Path) -> None:
+    file, steps = tmp_path / "process-1" / "journal.bin", [(Kind.OPTIMIZER_STEP, 1)] * 5
+    journals = Journals(tmp_path)
+    journal(tmp_path / "process-1", *steps)
+    assert journals.look()[0] == 5
+    file.rename(file.with_suffix(ASIDE))
+    journal(tmp_path / "process-1", *steps[:2])
+    assert journals.look()[0] == 7
 
 
 def test_a_torn_record_is_read_when_it_is_whole(tmp_path: Path) -> None:

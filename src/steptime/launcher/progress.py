@@ -8,6 +8,7 @@ libraries (a launcher, pip) does not count.
 from __future__ import annotations
 
 import contextlib
+import os
 import shlex
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -15,6 +16,7 @@ from pathlib import Path
 
 from steptime.launcher.outcome import WAITING
 from steptime.recording.growing import StepCount
+from steptime.recording.packed import ASIDE
 
 WATCHING, PROFILED = "watching", "watching, profile taken"
 
@@ -25,21 +27,26 @@ class Journals:
     def __init__(self, recording: Path) -> None:
         self._recording = recording
         self._counts: dict[Path, StepCount] = {}
+        self._read_to: dict[Path, tuple[int, int]] = {}  # number of the file (inode), and bytes read of it
 
     def look(self) -> tuple[int, int, str]:
         """Returns (steps of the process with most, number of training processes, stage)."""
         folders = sorted(self._recording.glob("process-*"))
         for folder in folders:
-            self._read(folder / "journal.bin")
+            self._read(folder)
         profiled = any(True for folder in folders for _ in folder.glob("trace-*.json*"))
         stage = PROFILED if profiled else WATCHING if folders else WAITING
         return max((count.steps for count in self._counts.values()), default=0), len(folders), stage
 
-    def _read(self, path: Path) -> None:
-        count = self._counts.setdefault(path, StepCount())
-        with contextlib.suppress(OSError), path.open("rb") as file:  # not there yet, or gone again
-            file.seek(count.offset)
-            count.offset += count.add(file.read())
+    def _read(self, folder: Path) -> None:
+        """Counts what is new: the rest of a journal that was renamed to be packed, then the newest one."""
+        count, newest = self._counts.setdefault(folder, StepCount()), folder / "journal.bin"
+        for path in (newest.with_suffix(ASIDE), newest):
+            with contextlib.suppress(OSError), path.open("rb") as file:  # not there yet, or gone again
+                number, (known, offset) = os.fstat(file.fileno()).st_ino, self._read_to.get(folder, (0, 0))
+                if path == newest or number == known:
+                    offset = file.seek(offset if number == known else 0)
+                    self._read_to[folder] = number, offset + count.add(file.read())
 
 
 PERIOD = 1.0

@@ -48,7 +48,6 @@ class StepCount:
     """Number of steps in a journal, added block by block. Only for display: the breakdown counts steps itself."""
 
     def __init__(self) -> None:
-        self.offset = 0
         self._optimizers: Counter[int] = Counter()
         self._kinds: Counter[int] = Counter()
         self._left_out = 0
