@@ -123,8 +123,7 @@ class LoadedReport(Loaded):
         return LoadedReport(replace(self.report, processes=tuple(ordered)))
 
     def compare(self, *others: LoadedReport) -> LoadedComparison:
-        """Comparison of this run with later ones, as by `steptime compare`. Raises UsageError without another
-        report."""
+        """Comparison of this run with later ones, as by `steptime compare`. Raises UsageError without one."""
         reports = [self.report, *(each.report for each in others)]
         if len(reports) < 2:
             raise UsageError("compare-two", "compare() needs a second report: before.compare(after)")

@@ -54,9 +54,8 @@ WITHOUT_FILTER = ("unspecified", "unset")
 def ask_git(
     folder: Path, *words: str, given: bytes = b"", over: Callable[[], bool] = lambda: False, topmost: Path | None = None
 ) -> subprocess.CompletedProcess[bytes]:
-    """Result of a Git command in a folder. given: standard input. over: returns True once the answer is no longer
-    wanted. topmost: folder at and above which repositories are ignored. Raises OSError if Git cannot be run, and
-    subprocess.TimeoutExpired."""
+    """Result of a Git command in a folder. given: standard input. over: the answer is no longer wanted. topmost: folder
+    at and above which repositories are ignored. Raises OSError if Git cannot run, and subprocess.TimeoutExpired."""
     listed = _run(folder, ("config", "--null", "--name-only", "--list"), {}, b"", over, topmost)
     names = [name for name in listed.stdout.decode(errors="surrogateescape").split("\0") if FILTER.fullmatch(name)]
     if listed.returncode or any("=" in name or "\n" in name for name in names):  # else -c would set another one
@@ -103,8 +102,7 @@ def _environment(topmost: Path | None) -> dict[str, str]:
 
 
 def filtered(folder: Path, paths: Iterable[str]) -> frozenset[str]:
-    """Paths, relative to the folder, that have a filter, so that their content differs from Git's. Raises what
-    `ask_git` raises."""
+    """Paths, relative to the folder, with a filter, whose content differs from Git's. Raises what `ask_git` does."""
     given = "".join(f"{path}\0" for path in paths).encode(errors="surrogateescape")
     reported = ask_git(folder, "check-attr", "-z", "--stdin", "filter", given=given)
     words = reported.stdout.decode(errors="surrogateescape").split("\0")

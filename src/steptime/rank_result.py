@@ -127,8 +127,7 @@ def _thinned(timeline: Timeline) -> tuple[str, ...]:
 
 
 def analyse_trace(trace: Trace, number: int, *, detailed: bool) -> RankResult | None:
-    """Result of a rank's trace; None if it has no step of positive length. number: its rank, if the trace does not
-    contain one."""
+    """Result of a rank's trace; None if it has no step of positive length. number: its rank, if the trace has none."""
     trace, steps = whole_steps(trace)
     if not (steps.boundaries[:, 1] > steps.boundaries[:, 0]).any() or nothing_in(trace):
         return None

@@ -28,8 +28,7 @@ def is_url(path: str) -> bool:
 
 
 def check(url: str) -> None:
-    """Checks before a job starts that its recording can be copied there afterwards. Raises UsageError and
-    OutputError."""
+    """Checks before a job that its recording can be copied there afterwards. Raises UsageError and OutputError."""
     system, place = _open(url)
     try:
         taken = system.exists(f"{place}/manifest.json")
@@ -62,8 +61,7 @@ def upload(folder: Path, url: str) -> None:
 
 @contextmanager
 def fetched(paths: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """Paths with local copies in place of URLs, which are removed at the end of the block. Raises UsageError and
-    RecordingError."""
+    """Paths with local copies in place of URLs, removed at the block's end. Raises UsageError and RecordingError."""
     copies = Path(tempfile.mkdtemp(prefix="steptime-"))
     try:
         yield tuple(_fetch(path, copies / str(number)) if is_url(path) else path for number, path in enumerate(paths))

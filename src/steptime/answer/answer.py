@@ -31,8 +31,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """List under a title, "" for none. first: number of items that a terminal shows before "and … more", None for
-    all."""
+    """List under a title, "" for none. first: items that a terminal shows before "and … more", None for all."""
 
     title: str
     items: tuple[Item, ...]

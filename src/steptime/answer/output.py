@@ -89,8 +89,7 @@ def extension_of(destination: str, formats: Sequence[str] = FORMATS) -> str:
 
 
 def write(answer: Answer, destination: str, formats: Sequence[str] = FORMATS, *, force: bool) -> bool:
-    """Writes an answer to a file, in the format of its name, atomically; returns True if it replaced a file. Raises
-    OutputError."""
+    """Writes an answer to a file, in its name's format, atomically; True if it replaced one. Raises OutputError."""
     check(destination, formats, force=force)
     there = Path(destination).exists()
     content = rendered(answer, extension_of(destination, formats))

@@ -95,8 +95,7 @@ def styled(text: str) -> Any:
 
 
 def folded(line: str, width: int) -> list[str]:
-    """Line in pieces of at most `width` columns; further ones are indented to its label. Words are not broken, so that
-    paths remain clickable."""
+    """Line in pieces of `width` columns at most, indented to its label. Words, such as paths to click, stay whole."""
     if len(line) <= width or PASTED.match(line):
         return [line]
     match = HANGING.match(line)

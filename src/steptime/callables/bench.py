@@ -211,8 +211,7 @@ def bench(
     notify: Callable[[str], None],
     variables: Mapping[str, str] | None = None,
 ) -> Bench:
-    """Times the callables in fresh processes. machines: devices of this machine. variables: of their environment.
-    Raises NothingMeasuredError."""
+    """Times the callables in fresh processes with these variables. machines: here. Raises NothingMeasuredError."""
     load = OtherLoad()
     answers = []
     for number in range(1, options.processes + 1):

@@ -90,8 +90,7 @@ class ChainLink:
 
     @property
     def over(self) -> tuple[int, ...]:
-        """Dimensions that it reduces over: the printed ones, all for none; of a softmax's gradient behind both
-        tensors."""
+        """Dimensions that it reduces over: those printed, else all; of a softmax's gradient behind both tensors."""
         if self.name not in REDUCTIONS:
             return ()
         sides, at = len(self.call.all_tensors[0].shape), 2 if self.name.endswith("backward_data") else 1

@@ -14,8 +14,7 @@ from steptime.quantities import format_bytes, format_count, format_duration, for
 from steptime.report.sentences import interval_text
 
 WORTH_A_WORD = 0.5
-"""Fraction worth a note: of a batch's preparation without CPU work, and of an item's time that its second reading
-takes."""
+"""Fraction worth a note: of a batch's preparation without CPU work, of an item's time that its second reading takes."""
 
 
 MUCH_SHORTER = 1.25

@@ -109,8 +109,7 @@ class PlacedOperator:
 @dataclass(frozen=True, slots=True)
 class Sweep:
     """Points of one device. machine: its peaks, None if unknown. left_out: reason if nothing was compiled. other_cpus:
-    CPUs that other programs kept busy meanwhile. recording: source of the operators that are placed among the
-    points."""
+    CPUs that other programs kept busy meanwhile. recording: source of the placed operators."""
 
     device: str
     name: str

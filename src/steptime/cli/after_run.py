@@ -211,8 +211,7 @@ def measure_peaks(folder: Path, *, quiet: bool, only_known: bool = False) -> Non
 
 
 def _link(trainer: Process, folder: Path, notify: Callable[[str], None]) -> Link | None:
-    """Measured link between as many processes as the job had ranks on the trainer's host; None unless that is this
-    host."""
+    """Link between as many processes as the job had ranks on the trainer's host; None unless that is this one."""
     facts, settings = trainer.facts, trainer.settings
     if settings is None or settings.distributed_backend is None or facts.host != socket.gethostname():
         return None

@@ -32,8 +32,7 @@ def diagnosed(
     engine: str | None = None,
     workers: int | None = None,
 ) -> Report:
-    """Report as by `diagnosis.diagnose_anywhere`; for one trace from the cache, if the same question was asked
-    before."""
+    """Report as by `diagnosis.diagnose_anywhere`; of one trace from the cache, if asked before."""
     plain = cache and len(paths) == 1 and compile_logs is None and ncu is None and engine is None and workers is None
     question = question_about(paths[0], pictures=pictures, max_size=max_size) if plain else None
     if question is not None and (report := recall(question)) is not None:
@@ -77,8 +76,7 @@ ON_SCREEN = Delivery()
 def hand_over(
     answer: Answer, delivery: Delivery = ON_SCREEN, formats: Sequence[str] = FORMATS, *, error: bool = False
 ) -> None:
-    """Prints an answer, as text or as JSON, and writes the requested files. error: the text goes to standard error.
-    Raises OutputError."""
+    """Prints an answer as text or JSON, and writes its files. error: text on standard error. Raises OutputError."""
     if delivery.as_json:
         notify(str(rendered(answer, ".json")))
     else:

@@ -99,8 +99,7 @@ def _scaled(value: float, unit: str) -> str:
 
 
 def _sweep(python: str | None, recording: str | None, delivery: Delivery, *, remeasure: bool) -> int:
-    """Runs the sweep on the accelerator if there is one, else on the CPU, and places the operators of a recording on
-    it."""
+    """Runs the sweep on the accelerator, else on the CPU, and places the operators of a recording on it."""
     from steptime.answer.output import FORMATS
     from steptime.callables.sweep import SweepOptions, answer_of_sweep, operators_of, sweep
     from steptime.cli.delivery import hand_over

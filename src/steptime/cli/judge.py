@@ -86,8 +86,7 @@ def _start(
     until_loss: LossTarget | None,
     forks: ForkServer,
 ) -> tuple[Path, Variant]:
-    """Folder of a new judgement. A change that cannot be tried is refused before the job is measured, while the server
-    starts."""
+    """Folder of a new judgement. What cannot be tried is refused before the measurement, while the server starts."""
     target = target or named_or_newest(())
     recorded = len(target) == 1 and Path(target[0]).is_dir()
     sources = () if recorded else asked.variants(target, Path.cwd())[0].sources  # the baseline that is measured

@@ -1,7 +1,6 @@
 """`steptime run -- CMD…`: measures an unchanged job, and writes its recording and its diagnosis.
 
-The job starts before anything heavy is imported, its own output is never touched, and this command ends as the job
-did."""
+The job starts before anything heavy is imported, its output is never touched, and this command ends as it did."""
 
 from __future__ import annotations
 

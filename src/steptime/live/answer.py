@@ -125,8 +125,7 @@ def notes(view: LiveView) -> tuple[str, ...]:
 
 
 def rank_notes(view: LiveView) -> tuple[str, ...]:
-    """Notes on the loader's queue, garbage collections, memory, the front rank's current activity, ranks that are not
-    read, and the last request."""
+    """Notes on the front rank's activity, queue, garbage and memory, on ranks left out, and on the last request."""
     rank, lines = view.front, []
     if rank is not None:
         about = []

@@ -48,9 +48,8 @@ if its processes are gone, after SILENCE if they cannot be checked."""
 
 
 def find_recording(target: str | None) -> Path:
-    """Recording for a target: a folder, the number of a process, or None for the newest growing one in runs/.
-
-    Raises UsageError and RecordingError."""
+    """Recording of a folder, of a process's number, or the newest growing one in runs/. Raises UsageError,
+    RecordingError."""
     if target is None:
         return _newest(Path("runs"))
     path = Path(target)
@@ -90,8 +89,7 @@ def _has_ended(recording: Path) -> bool:
 
 
 def _recording_of(pid: int) -> Path:
-    """Recording of a process: from the environment that `steptime run` gave to it or to a child; else the one in runs/
-    that `steptime attach` made of it."""
+    """Recording of a process: from the environment of it or a child, by `steptime run`; else `steptime attach`'s."""
     try:
         process = psutil.Process(pid)
         family = [process, *process.children(recursive=True)]

@@ -113,8 +113,7 @@ def _header(report: Report) -> str:
 
 
 def _step(report: Report, process: ProcessReport) -> Iterator[str]:
-    """Lines on the step, on how the steps of a trace were found if it does not mark them, and on throughput and
-    price."""
+    """Lines on the step, on how a trace's steps were found if it does not mark them, on throughput and price."""
     step = process.case.step
     left_out = left_out_text(process)
     yield f"Step {step_text(step)}{f' (excluded: {left_out})' if left_out else ''}"

@@ -266,8 +266,7 @@ def _held_back(reasons: int | None) -> float | None:
 
 
 def throughput_of(case: Case, steps: Steps, left_out: int = 0) -> Throughput | None:
-    """Throughput from the loader's batch size or else the model's inputs; None if neither is known. left_out: steps of
-    the run that are not among `steps`."""
+    """Throughput by the loader's batch size, else the model's inputs, or None. left_out: steps that `steps` lacks."""
     samples, step, inputs = samples_per_step(case), case.step.duration.value, case.inputs
     if not samples or step <= 0:
         return None
@@ -388,7 +387,6 @@ def _can_be_tried(process: ProcessReport) -> bool:
 
 
 def _alike(processes: tuple[ProcessReport, ...]) -> bool:
-    """True if all processes' steps are equally long within their intervals; then rank 0, which users expect, comes
-    first."""
+    """True if all steps are equally long within their intervals; then rank 0, which users expect, comes first."""
     durations = [process.case.step.duration for process in processes]
     return max(each.low for each in durations) <= min(each.high for each in durations)

@@ -25,8 +25,7 @@ MOST_TIMES = 100.0
 
 
 def gain_of(report: Report) -> Gain | None:
-    """Of a report; None where nothing in the step is worth a big number. What a trial measured goes before what is
-    possible."""
+    """Gain of a report, None if not worth a big number. What a trial measured goes before what is possible."""
     measured = measured_gain(report.trials) if report.trials is not None else None
     return measured or possible_gain(report.processes[0])
 

@@ -187,8 +187,7 @@ def _change(before: float, after: float) -> tuple[str, str, str]:
 
 
 def _samples(run: Run) -> int:
-    """Samples per step, from the first dimension of the model's inputs, if it is called as often as backward; else
-    0."""
+    """Samples per step by the first dimension of the model's inputs; 0 unless it is called as often as backward."""
     found = {
         sum(int(size) for call in step.inputs if (size := call.split("x")[0]).isdigit()) if len(step.inputs) == n else 0
         for step, n in zip(run.work, run.backwards, strict=False)

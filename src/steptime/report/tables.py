@@ -540,8 +540,7 @@ def process_table(report: Report) -> Table:
 
 
 def rank_tables(ranks: RankComparison | None, displayed: int) -> Iterator[Table]:
-    """Tables over all ranks; nothing for a single rank. displayed: number of ranks that the document shows one by
-    one."""
+    """Tables over all ranks; none for a single one. displayed: number of ranks that the document shows one by one."""
     if ranks is None:
         return
     if len(ranks.rows) > displayed:

@@ -1,7 +1,6 @@
 """Answer of `steptime try`: the fixes that pay, their gains, and the patch.
 
-A gain has an interval, or is not shown. A variant that trains something else (no input, other batches) shows an upper
-bound or a throughput, never a win."""
+A gain has an interval, or is not shown. A variant that trains something else shows a bound or a throughput, no win."""
 
 from __future__ import annotations
 
@@ -152,8 +151,7 @@ def _predictions(judgements: Sequence[Judgement]) -> list[str]:
 
 
 def _pays_from(judgement: Judgement, runs: Sequence[Run]) -> str:
-    """Step from which on a considerable compilation pays, as text. The longest compilation counts, because the others
-    found it in a cache."""
+    """Step from which on a considerable compilation pays, as text. The longest counts: others found it in a cache."""
     step, speed = usual_step([run for run in runs if run.stage == 0]), judgement.speed
     if step is None or speed is None or judgement.verdict is not TrialVerdict.ADOPT:
         return ""

@@ -88,8 +88,7 @@ class TrialReport:
 
     @property
     def next_command(self) -> str:
-        """Command that applies a patch that was timed by itself, else one that continues the trial if anything is
-        undecided; "" otherwise."""
+        """Command that applies a patch that was timed by itself, else continues a trial that is undecided; else ""."""
         timed = any(each.name == PATCH and each.rounds >= LEAST_ROUNDS for each in self.variants)
         if self.apply and timed:
             return self.apply

@@ -195,8 +195,7 @@ LEAST_SIZE = 16 * 10**6
 
 
 def read_remembered(path: Path, *, max_size: int = DEFAULT_MAX_SIZE, cache: bool = True) -> Trace:
-    """Same as `read`, but from the cache if it holds this file; stores a large trace there. Raises TraceError as `read`
-    does."""
+    """`read`, but from the cache if it has this file; caches a large trace. Raises TraceError as `read` does."""
     stamp = stamp_of(path) if cache else None
     if stamp is None:
         return read(path, max_size=max_size)

@@ -44,8 +44,7 @@ class ExclusiveSpans:
 
 
 def call_tree(start: Int64, end: Int64) -> CallTree:
-    """Nests intervals of one thread, in any order, ns. An interval that outlasts its parent (old traces round) is cut
-    at the parent's end."""
+    """Nests intervals of one thread, in any order, ns; what outlasts its parent (old traces round) is cut."""
     rows = nesting_order(start, end)
     start, end = start[rows], end[rows]
     parent = enclosing(start, end)

@@ -155,9 +155,8 @@ _SINGLES = {exactly: _decoder(kinds, listed=False) for exactly, kinds in KINDS.i
 
 
 def decode_list(block: memoryview | bytes, *, exactly: bool) -> tuple[list[Event], list[Mark]]:
-    """Kept events of a JSON array. Raises ValueError (msgspec's, or for invalid UTF-8) if it is no such array.
-
-    Their raw fields point into the block."""
+    """Kept events of a JSON array, whose raw fields point into the block. Raises ValueError (msgspec's, invalid
+    UTF-8)."""
     try:
         found, marks = sorted_out(_LISTS[exactly].decode(block))
     except RecursionError as error:
@@ -322,8 +321,7 @@ class ColumnBuilder:
     """Builder of a column of type `kind` or, if `growing`, of the narrowest type from `kind` on that holds all values.
     absent: value of rows without one.
 
-    The column is one array that is resized in place: the system remaps its pages, and nothing is copied or left in the
-    heap."""
+    The column is one array, resized in place: the system remaps its pages; nothing is copied or left in the heap."""
 
     def __init__(self, kind: type[np.integer[Any]], absent: int, *, growing: bool = False) -> None:
         self._kind = kind

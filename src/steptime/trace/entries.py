@@ -27,8 +27,7 @@ READER = f"{__version__}/5"
 LARGEST_FOLDER = 5 * 10**9
 """Most bytes of all entries; they also take at most a tenth of the available space."""
 QUIET_NS = 2 * 10**9
-"""Age of a file's last change for a reliable stamp, ns. A younger file may change again unseen, since file systems'
-clocks may be that coarse."""
+"""Age of a file's last change for a reliable stamp, ns: file systems' clocks may be too coarse to show the next one."""
 ABANDONED_NS = 3600 * 10**9
 ENDS = 1 << 16
 """Bytes at a file's start and end that belong to its identity."""

@@ -59,8 +59,7 @@ class Forest:
         return found
 
     def around(self, rows: Numbers, marked: Bool, *, itself: bool) -> Int32:
-        """Innermost marked event around each of some rows, at a cost in proportion to their number. itself: a row may
-        be its own."""
+        """Innermost marked event around each of some rows, at a cost per row. itself: a row may be its own."""
         found = rows.astype(np.int32) if itself else self.parent[rows]
         climbing = np.flatnonzero(found != UNKNOWN)
         while len(climbing := climbing[~marked[found[climbing]]]):
@@ -213,8 +212,7 @@ FOREIGN = re.compile(r"(^|/)(site-packages|dist-packages|lib/python\d[\d.]*|step
 """Folders of libraries. The last is steptime's own, also in a checkout (`pip install --editable`); the probe was in
 capture/ once."""
 GENERATED = re.compile(r"^(/private)?(/tmp|/var/tmp|/var/folders/.*/T)/(__main__|\w+\.)[^/]*_[a-z0-9_]{8}\.py$")
-"""Files that a library writes while the job runs: a module's name and the eight characters of `tempfile` (the message
-passing of PyTorch Geometric)."""
+"""Files that a library writes while the job runs: a module's name and `tempfile`'s characters (PyTorch Geometric)."""
 _LIBRARIES = """
 torch torchvision torchaudio numpy pandas scipy sklearn PIL transformers accelerate datasets tokenizers lightning
 pytorch_lightning lightning_fabric keras timm peft trl diffusers ignite fastai deepspeed megatron tqdm wandb mlflow
@@ -236,8 +234,7 @@ def is_user_file(file: str) -> bool:
 
 
 def with_full_paths(trace: Trace, packages: Iterable[str]) -> Trace:
-    """The trace with the files of these packages (paths of folders or files) by their full path, which shows that they
-    are a library's."""
+    """The trace with the files of these packages (folders, files) by their full path, so that they are a library's."""
     paths = {PurePath(each).name: each for each in packages if PurePath(each).stem not in LIBRARIES}
 
     def full(symbol: str) -> str:
@@ -272,9 +269,8 @@ def host_forest(trace: Trace) -> Forest:
 
 @cached_per_trace
 def running_before(trace: Trace) -> Bool:
-    """Mask of the Python functions on the stack when the profiler started. Kineto enters them at that moment, nested,
-    and names each by its current line (profiler_python.cpp of torch), which is unrelated to what the function calls
-    later."""
+    """Mask of the Python functions on the stack when the profiler started. Kineto enters them then, nested, and names
+    each by its current line (torch's profiler_python.cpp), not that of what it calls later."""
     starting = matching(trace, PROFILER.match)
     if not starting.any():
         return none_of(len(starting))
@@ -298,8 +294,7 @@ def forest_of(events: EventTable, rows: Int32) -> Forest:
 
 
 def by_track(events: EventTable, rows: Int32) -> Iterator[Int32]:
-    """Yields the rows track by track, parents before children, so that only one track's times are copied at once. rows:
-    ascending."""
+    """Yields rows (ascending) by track, parents before children, so that only one track's times are copied."""
     if not len(rows):
         return
     counts = np.bincount(events.track[rows])
@@ -411,8 +406,7 @@ def launches_of(trace: Trace) -> Few:
 
 @cached_per_trace
 def origins_of(trace: Trace) -> Few:
-    """Maps each device activity to the CPU event that it comes from: its launch or, if the trace holds none, the
-    operator with the same "External id"."""
+    """CPU event that each device activity comes from: its launch, else the operator with the same "External id"."""
     if trace.launched is not None:
         return trace.launched.origin
     events, launch = trace.events, launches_of(trace)
@@ -490,8 +484,7 @@ def _called_from(trace: Trace, made: Forest, callers: Bool, forwards: Forward) -
 
 
 def _steps(trace: Trace, boundaries: Int64, *, launched: bool) -> Numbers:
-    """Step in which each event starts; for device activities only if no launch is known, since work may belong to
-    another step."""
+    """Step in which each event starts; of device activities only if no launch is known: work may be another step's."""
     events = trace.events
     known = host_events(trace) if launched else host_events(trace) | events.are(*DEVICE)
     width: type[np.signedinteger[Any]] = np.int16 if len(boundaries) < 1 << 15 else np.int32

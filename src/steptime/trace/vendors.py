@@ -158,8 +158,7 @@ VENDORS = (
     ),
 )
 """Runtime calls of each interface, from the vendors' references: CUDA Runtime and Driver API, HIP Runtime API, oneAPI
-Level Zero core programming guide, Unified Runtime specification, CANN AscendCL API. Names may end in _v2, _ptsz and the
-like."""
+Level Zero core programming guide, Unified Runtime specification, CANN AscendCL API. Names may end in _v2 or _ptsz."""
 
 
 def _calls(*parts: str) -> re.Pattern[str]:
@@ -243,11 +242,9 @@ GROUPED = "coalesced"
 SENDS = "SendRecv"
 """Name of NCCL's kernel for sends and receives, which an all-to-all uses too."""
 LIBRARY_COPIES = re.compile(r"^(torch\.distributed\.ddp\.reducer::|torch::distributed::reducer::|fsdp::)")
-"""Ranges and operators in which torch lays out data for communication: reducer.cpp of DistributedDataParallel, and
-fully_shard's _fsdp_collectives.py."""
+"""Ranges and operators in which torch lays out data for communication: DDP's reducer.cpp, _fsdp_collectives.py."""
 BUCKET_TO_GRADIENT = "torch.distributed.ddp.reducer::copy_bucket_to_grad"
-"""Range in which DistributedDataParallel copies a bucket's part back into .grad, once per parameter; absent with
-gradient_as_bucket_view=True."""
+"""Range in which DDP copies a bucket's part back into .grad, once per parameter, without gradient_as_bucket_view."""
 
 COPY_DIRECTIONS = {
     "HtoD": re.compile(r"HtoD|HtoA|HostToDevice|Host -> Device", re.IGNORECASE),

@@ -34,8 +34,7 @@ class PlacedPoint:
 
 @dataclass(frozen=True, slots=True)
 class CurveChart:
-    """Curves over a horizontal axis, and points among them; the vertical one is logarithmic. marked: what the points
-    are, in the legend."""
+    """Curves and points over a horizontal axis; the vertical one is logarithmic. marked: the points in the legend."""
 
     curves: tuple[ValueCurve, ...]
     across: tuple[Tick, ...]

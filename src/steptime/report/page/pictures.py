@@ -1,5 +1,4 @@
-"""The main pictures as one image: the waterfall of a step, every step, the roofline. SVG by itself; PNG with the extra
-`images`.
+"""The main pictures as one image: waterfall of a step, every step, roofline. SVG; PNG with the extra `images`.
 
 One law: as on the page, what strangers wrote is text. The template escapes it, and the image asks for nothing.
 """
