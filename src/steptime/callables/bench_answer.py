@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from steptime.answer.answer import Answer, confidence, with_confidence
-from steptime.answer.page.axes import Tick, decades, decades_of, middles
-from steptime.answer.page.curves import COLOURS, CurveChart, curve_figures, curve_of
+from steptime.answer.page.axes import COLOURS, CurveChart, Tick, curve_figures, curve_of, decades, decades_of, middles
 from steptime.answer.printable import one_line
 from steptime.answer.tables import Cell, Column, Table, duration, interval, number, size, table_of, word
 from steptime.callables.bench import NOT_TO_BE_TAKEN, Bench, BenchSetting, Contender, Standing

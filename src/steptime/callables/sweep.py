@@ -16,8 +16,7 @@ from steptime.advice.evidence import Case
 from steptime.analysis.operators import OperatorUse
 from steptime.analysis.roofline import KernelUse
 from steptime.answer.answer import Answer, Item, Section, with_confidence
-from steptime.answer.page.axes import Tick, decades, middles
-from steptime.answer.page.curves import CurveChart, PlacedPoint, curve_figures, curve_of
+from steptime.answer.page.axes import CurveChart, PlacedPoint, Tick, curve_figures, curve_of, decades, middles
 from steptime.answer.printable import shorten
 from steptime.answer.tables import Table, duration, number, table_of, word
 from steptime.callables.bench import SCRIPTS, answer_of

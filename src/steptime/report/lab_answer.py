@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import fmean, median, quantiles
 
 from steptime.answer.answer import Answer
-from steptime.answer.page.curves import curve_figures
+from steptime.answer.page.axes import curve_figures
 from steptime.answer.tables import Cell, Column, Table, duration, integer, number, size, table_of, word
 from steptime.quantities import format_bytes, format_count, format_share
 from steptime.recording.parity import StepWork

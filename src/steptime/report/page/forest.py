@@ -7,8 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from steptime.answer.page.axes import BOX, Shape, Tick, decades, middles
-from steptime.answer.page.curves import CurveChart, curve_of
+from steptime.answer.page.axes import BOX, CurveChart, Shape, Tick, decades, labelled_curve
 from steptime.quantities import Estimate, format_bytes, format_change, format_duration, format_samples
 from steptime.report.trials import Curve, TrialReport, Tried
 from steptime.report.verdict_words import speed_text, trial_headline, tried_word
@@ -199,11 +198,8 @@ def _sizes(rates: Sequence[tuple[int, Estimate]]) -> CurveChart | None:
     if not rates:
         return None
     axis = decades([bound for _, each in rates for bound in (max(each.low, 1e-3), each.high)])
-    places = middles(len(rates))
-    line = curve_of("items/s", 0, list(zip(places, (each for _, each in rates), strict=True)), axis)
-    across = tuple(Tick(x, f"{size:,}") for x, (size, _) in zip(places, rates, strict=True))
-    up = axis.every_tick(lambda value: f"{value:,g}")
-    return CurveChart((line,), across, up, "Items/s by batch size")
+    sizes = [(f"{size:,}", each) for size, each in rates]
+    return labelled_curve("items/s", "Items/s by batch size", sizes, axis, "{:,g}".format)
 
 
 def _best_size(rates: Sequence[tuple[int, Estimate]]) -> list[str]:
