@@ -90,14 +90,11 @@ def values_of(table: Table) -> dict[str, list[float | str | None]]:
     rows, found = (*table.rows, *table.rest), dict[str, list[float | str | None]]()
     for place, column in enumerate(table.columns):
         if not column.split:
-            found[column.raw or column.title] = [_value(column, row[place]) for row in rows]
+            values = (row[place].value for row in rows)
+            found[column.raw or column.title] = [None if column.number and each == "" else each for each in values]
         for part, name in enumerate(column.split):
             found[name] = [row[place].parts[part] if row[place].parts else None for row in rows]
     return found
-
-
-def _value(column: Column[Any], cell: Cell) -> float | str | None:
-    return None if column.number and cell.value == "" else cell.value
 
 
 def _barred(cells: list[Cell], whole: bool) -> list[Cell]:

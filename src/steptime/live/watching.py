@@ -155,7 +155,8 @@ class Watcher:
         for folder in changed:
             process = self._recording.processes[folder]
             self._ranks[folder] = view_of(process.last_minute(), process.count.steps)
-        ranks, waiting = with_stragglers(sorted(self._ranks.values(), key=_place))
+        every = sorted(self._ranks.values(), key=lambda each: (each[0].rank is None, each[0].rank or 0, each[0].name))
+        ranks, waiting = with_stragglers(every)
         ended = manifest.ended_epoch_ns
         started = manifest.started_epoch_ns or time.time_ns()
         state = "ended" if ended else "silent" if self._is_gone(start) else "running"
@@ -209,11 +210,6 @@ class Watcher:
         """Closes the files, and ends an unfinished diagnosis."""
         self._recording.close()
         self._diagnosis.close()
-
-
-def _place(found: tuple[RankView, Int64]) -> tuple[bool, int, str]:
-    view = found[0]
-    return view.rank is None, view.rank or 0, view.name
 
 
 def ask_for_profile(recording: Path) -> None:

@@ -41,6 +41,7 @@ from steptime.report.sentences import (
 from steptime.report.tables import (
     MOST_RANKS,
     case_tables,
+    category_table,
     category_tables,
     process_table,
     rank_tables,
@@ -81,7 +82,7 @@ def answer_of(report: Report, *, full: bool = False) -> Answer:
             Section("", tuple(_asides(report, process))),
             *_trials(report),
         ),
-        notes=tuple(_notes(report, process)),
+        notes=(*([f"Cost: {own_cost_text(process)}"] if process.cost is not None else []), f"From: {report.source}"),
         more=f"steptime report {shlex.quote(report.source)} -o report.html",
         next_command=report.next_command,
         details=partial(_details, report),
@@ -129,16 +130,13 @@ def _step(report: Report, process: ProcessReport) -> Iterator[str]:
 def _displayed_categories(process: ProcessReport) -> Table:
     """Table of the categories that take time, longest first."""
     spent = [use for use in process.case.categories if use.duration.value > 0]
-    ordered = tuple(sorted(spent, key=lambda use: -use.duration.value))
-    made = category_tables(replace(process.case, categories=ordered, phases=()))
-    return replace(made[0], title="") if made else NO_TABLE
+    return category_table(
+        "categories", "", "category", sorted(spent, key=lambda use: -use.duration.value), process.case
+    )
 
 
 def _sentences(title: str, sentences: Iterable[str]) -> Section:
     return Section(title, tuple(Item(each) for each in sentences))
-
-
-NO_TABLE = Table("none", "", "", (), ())
 
 
 def _computing(process: ProcessReport) -> Iterator[str]:
@@ -204,12 +202,6 @@ def _trials(report: Report) -> Iterator[Part]:
     from steptime.report.trial_answer import trial_items  # brings all of the trials' room
 
     yield Section("Tried", trial_items(trials))
-
-
-def _notes(report: Report, process: ProcessReport) -> Iterator[str]:
-    if process.cost is not None:
-        yield f"Cost: {own_cost_text(process)}"
-    yield f"From: {report.source}"
 
 
 def _details(report: Report) -> Iterator[Part]:

@@ -91,13 +91,8 @@ def _switches(settings: SettingsFacts | None) -> list[tuple[str, str]]:
         "distributed backend": settings.distributed_backend,
         "debug switches": " ".join(f"{name}={value}" for name, value in settings.debug_switches) or None,
     }
-    return [(name, _word(value)) for name, value in values.items() if value is not None]
-
-
-def _word(value: object) -> str:
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    return str(value)
+    return [(name, ("off", "on")[value] if isinstance(value, bool) else str(value))
+            for name, value in values.items() if value is not None]  # fmt: skip
 
 
 def facts_of_trace(trace: Trace) -> Facts:
@@ -174,6 +169,7 @@ def cost_of(
     starts = np.sort(process.intervals.start)
     inside = np.searchsorted(starts, steps.end[steady]) - np.searchsorted(starts, steps.start[steady])
     records = float(inside.mean()) if len(steady) else None
+    span = int(steps.end[-1] - steps.start[0]) if len(steps.end) else 0
     return Cost(
         instrumentation=mean_of(turns) if len(turns) >= LEAST_TURNS else None,
         computed=records * each if records is not None else None,
@@ -183,17 +179,13 @@ def cost_of(
         bytes_per_step=records * RECORD.size if records is not None else None,
         lined_steps=int(steps.lined.sum()),
         slowed_ns=_slowed(process, steps, steady),
-        run_ns=max(manifest.job_ns if manifest is not None else 0, _span(steps)),
+        run_ns=max(manifest.job_ns if manifest is not None else 0, span),
         before_ns=manifest.before_ns if manifest is not None else 0,
         after_ns=manifest.after_ns if manifest is not None else 0,
         peaks_ns=machine.spent_ns if machine is not None else 0,
         tracer=tracer,
         span_ns=float((steps.end - steps.start)[steady].mean()) if len(steady) else 0.0,
     )
-
-
-def _span(steps: Steps) -> int:
-    return int(steps.end[-1] - steps.start[0]) if len(steps.end) else 0
 
 
 def _slowed(process: Process, steps: Steps, steady: Int64) -> int:

@@ -221,7 +221,7 @@ class _Reader:
         elif kind == "dynamo_graph_break_reason":
             self._break(payload)
         elif kind == "recompile_reasons":
-            self._guards += [(frame, reason) for reason in _reasons(payload)[:1]]
+            self._guards.append((frame, _failed_guard(payload)))
         elif record.compilation_metrics is not None:
             self._compiled(frame, record.compilation_metrics)
 
@@ -283,10 +283,10 @@ def _text_of(file: Path) -> str:
         return stream.read(LARGEST_RECORD)
 
 
-def _reasons(payload: str) -> list[str]:
-    """Guards that failed. The first one belongs to the newest compiled code, which was tried first."""
-    message = (each.strip().partition("\n")[0] for each in _decoded(GUARDS, payload) or [payload])
-    return [_short(GUARD.sub("", each).partition("  # ")[0].strip()) for each in message]
+def _failed_guard(payload: str) -> str:
+    """Guard that failed: of several the first, which belongs to the newest compiled code, which was tried first."""
+    first = (_decoded(GUARDS, payload) or [payload])[0].strip().partition("\n")[0]
+    return _short(GUARD.sub("", first).partition("  # ")[0].strip())
 
 
 def _short(text: str) -> str:
