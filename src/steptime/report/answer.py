@@ -130,9 +130,8 @@ def _step(report: Report, process: ProcessReport) -> Iterator[str]:
 def _displayed_categories(process: ProcessReport) -> Table:
     """Table of the categories that take time, longest first."""
     spent = [use for use in process.case.categories if use.duration.value > 0]
-    return category_table(
-        "categories", "", "category", sorted(spent, key=lambda use: -use.duration.value), process.case
-    )
+    longest = sorted(spent, key=lambda use: -use.duration.value)
+    return category_table("categories", "", "category", longest, process.case)
 
 
 def _sentences(title: str, sentences: Iterable[str]) -> Section:

@@ -91,7 +91,7 @@ def _switches(settings: SettingsFacts | None) -> list[tuple[str, str]]:
         "distributed backend": settings.distributed_backend,
         "debug switches": " ".join(f"{name}={value}" for name, value in settings.debug_switches) or None,
     }
-    return [(name, ("off", "on")[value] if isinstance(value, bool) else str(value))
+    return [(name, ("on" if value else "off") if isinstance(value, bool) else str(value))
             for name, value in values.items() if value is not None]  # fmt: skip
 
 
