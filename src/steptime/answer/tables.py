@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 from steptime.quantities import Estimate, SourceLine, format_bytes, format_duration, format_share
 
 Row = TypeVar("Row")
+Value = TypeVar("Value")
 
 MOST_ROWS = 400
 """Most rows that are shown; beyond that, filtering the JSON is faster than scrolling."""
@@ -134,12 +135,13 @@ def number(
     room: str = "",
 ) -> Column[Row]:
     """Column of numbers, empty if unknown. words: text of a number."""
-
-    def cell(row: Row) -> Cell:
-        value = get(row)
-        return Cell("", "") if value is None else Cell(words(value), value)
-
+    cell = _cell_of(get, lambda value: Cell(words(value), value))
     return Column(title, raw, cell, barred=barred, room=room)
+
+
+def _cell_of(get: Callable[[Row], Value | None], made: Callable[[Value], Cell]) -> Callable[[Row], Cell]:
+    """Function that makes the cell of a row, empty if its value is unknown."""
+    return lambda row: Cell("", "") if (value := get(row)) is None else made(value)
 
 
 def duration(
@@ -158,24 +160,13 @@ def interval(
     room: str = "",
 ) -> Column[Row]:
     """A column of intervals. names: of their bounds in data frames."""
-
-    def cell(row: Row) -> Cell:
-        value = get(row)
-        return Cell("", "") if value is None else Cell(words(value), words(value), parts=(value.low, value.high))
-
+    cell = _cell_of(get, lambda value: Cell(words(value), words(value), parts=(value.low, value.high)))
     return Column(title, "interval", cell, number=False, room=room, split=names)
 
 
 def source_line(title: str, get: Callable[[Row], SourceLine | None], words: Callable[[SourceLine], str]) -> Column[Row]:
     """A column of places in the source."""
-
-    def cell(row: Row) -> Cell:
-        source = get(row)
-        if source is None:
-            return Cell("", "")
-        text = words(source)
-        return Cell(text, text, parts=source.place)
-
+    cell = _cell_of(get, lambda source: Cell(words(source), words(source), parts=source.place))
     return Column(title, "line", cell, number=False, split=("file", "line"))
 
 
