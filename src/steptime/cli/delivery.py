@@ -39,14 +39,9 @@ def diagnosed(
         return report
     from steptime.diagnosis import CompanionFiles, diagnose_anywhere
 
+    ours = CompanionFiles(compile_logs, ncu)
     report = diagnose_anywhere(
-        paths,
-        max_size=max_size,
-        cache=cache,
-        engine=engine,
-        workers=workers,
-        pictures=pictures,
-        companions=CompanionFiles(compile_logs, ncu),
+        paths, max_size=max_size, cache=cache, engine=engine, workers=workers, pictures=pictures, companions=ours
     )
     if question is not None:
         remember(question, report)
