@@ -51,7 +51,9 @@ def _compared(variant: Variant, runs: Sequence[Run]) -> Iterator[tuple[str, str]
     plain = [run for run in runs if run.variant in (BASELINE, CONTROL) and run.stage == 0 and not run.failure]
     mine, theirs = ([run for run in each if run.rehearsal and run.work and not run.exact] for each in (own, plain))
     pairs = [(mine[-1], theirs[0])] if mine and theirs else []
-    timed = [pair for run in own if not run.rehearsal and run.work for pair in _alongside(run, plain)]
+    # With each timed run, one of the unchanged job from the same seed.
+    usual = {run.seed: run for run in reversed(plain) if not run.rehearsal and run.work}
+    timed = [(run, usual[run.seed]) for run in own if not run.rehearsal and run.work and run.seed in usual]
     if not pairs and not timed:
         return
     yield "batches", _batches(variant, (*pairs, *timed))
@@ -63,12 +65,6 @@ def _compared(variant: Variant, runs: Sequence[Run]) -> Iterator[tuple[str, str]
     yield "evaluations", _evaluations(timed)
     yield "whole passes over the data", _passes(timed)
     yield "losses", _losses(variant, own, plain)
-
-
-def _alongside(run: Run, plain: Sequence[Run]) -> list[tuple[Run, Run]]:
-    """Pair of a timed run and a run of the unchanged job from the same seed, if there is one."""
-    alike = [each for each in plain if not each.rehearsal and each.work and each.seed == run.seed]
-    return [(run, alike[0])] if alike else []
 
 
 def _batches(variant: Variant, pairs: Sequence[tuple[Run, Run]]) -> str:

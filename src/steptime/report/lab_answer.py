@@ -51,14 +51,15 @@ def answer_of(
         parts=(_variants(judgements, results.runs, samples), _by_size(points)),
         notes=(
             *assumed_text(results),
-            *_reasons(judgements, timed),
+            *(f"{each.variant.label}: {each.verdict.value}: {each.sentence}" for each in judgements
+              if each.verdict in EXPLAINED and (timed or "not timed" not in each.sentence)),
             *_drifted(judgements, timed),
             *_compilation(judgements, timed),
         ),
         next_command=next_command,
         figures=curve_figures(throughput_chart([(each.size, each.rate) for each in points if each.rate is not None])),
         data=as_document(results),
-    )
+    )  # fmt: skip
 
 
 NOTHING = "No result: the budget was too short for one round. Give a larger --budget."
@@ -118,13 +119,6 @@ def _row(label: str, every: Sequence[Run], variants: Sequence[str], speed: str, 
     step, spread = _mean_step(runs), fmean(_spread(run.step_ns) for run in runs)
     middle = fmean(median(run.step_ns) for run in runs)
     return LabRow(label, speed, step, middle, spread, samples / step * 1e9 if samples else None, peak, calls)
-
-
-def _reasons(judgements: Sequence[Judgement], timed: Sequence[Run]) -> Iterator[str]:
-    """Reasons why variants failed, without repeating the headline."""
-    for each in judgements:
-        if each.verdict in EXPLAINED and (timed or "not timed" not in each.sentence):
-            yield f"{each.variant.label}: {each.verdict.value}: {each.sentence}"
 
 
 def _by_size(points: Sequence[BatchSizePoint]) -> Table:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -110,6 +110,7 @@ def trial_report(results: Results, folder: str) -> TrialReport:
     judged = list(results.judgements)
     if patch is not None and patch.judgement is not None:
         judged.append((max((stage for stage, _ in judged), default=0) + 1, patch.judgement))
+    tried = [_tried(stage, judgement) for stage, judgement in judged]  # the patch perhaps twice
     return TrialReport(
         folder=folder,
         command=shlex.join(results.plan.command),
@@ -117,18 +118,13 @@ def trial_report(results: Results, folder: str) -> TrialReport:
         seconds=sum(run.seconds for run in results.runs),
         step_ns=step.value if step is not None else None,
         peak_bytes=max((run.peak_bytes for run in base if run.peak_bytes is not None), default=None),
-        variants=_distinct(_tried(stage, judgement) for stage, judgement in judged),
+        variants=tuple({(each.name, each.name != PATCH and each.stage): each for each in tried}.values()),
         curves=tuple(_curves(timed)),
         diff=patch.diff if patch is not None else "",
         apply=patch.apply if patch is not None and patch.diff else "",
         min_gain=results.plan.min_gain,
         other=results.plan.other,
     )
-
-
-def _distinct(variants: Iterable[Tried]) -> tuple[Tried, ...]:
-    """Variants without repetitions: the patch's judgement is also among the others."""
-    return tuple({(each.name, each.name != "patch" and each.stage): each for each in variants}.values())
 
 
 def _tried(stage: int, judgement: Judgement) -> Tried:
