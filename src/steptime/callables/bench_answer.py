@@ -233,7 +233,6 @@ def _of_calls(bench: Bench) -> Iterator[str]:
 
 
 def _first_calls(contenders: Iterable[Contender]) -> Iterator[str]:
-    """Notes on compilation time, and when it pays off."""
     for each in contenders:
         if each.mode == "eager" or each.first_call is None or each.time is None:
             continue

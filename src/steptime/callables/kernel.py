@@ -200,7 +200,6 @@ def _written(chain: OperatorChain) -> tuple[list[Statement], tuple[Tensor, ...]]
 
 
 def _called(statement: Statement) -> str:
-    """Call of torch's operator."""
     if statement.name in CASTS:
         return f"{statement.words[0]}.to(torch.{DTYPES[statement.result.type]})"
     return f"aten.{statement.name}({', '.join(statement.words)})"

@@ -106,7 +106,6 @@ def _unknown(code: str, words: list[str]) -> UsageError:
 
 
 def _show(page: str) -> None:
-    """Prints a page as Markdown; on a terminal, formatted."""
     if not sys.stdout.isatty():
         notify(page)
         return

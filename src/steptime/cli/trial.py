@@ -253,7 +253,6 @@ def _watched(
 
 
 def _reason(outcome: Outcome, folder: Path, seconds: float) -> NothingMeasuredError:
-    """Reason why there is nothing to try."""
     if any(problem.startswith(DEADLINE_PASSED) for problem in outcome.problems):
         return NothingMeasuredError(
             "no-steps",

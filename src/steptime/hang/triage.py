@@ -160,7 +160,6 @@ class Stall:
 
     @property
     def _seen(self) -> str:
-        """Summary of what the dumps show."""
         place = f"{self.operation} #{self.sequence} of {self.group}"
         who, several = counted_ranks(self.culprits), len(self.culprits) != 1
         wait = f"{counted_ranks(self.waiting)} {'wait' if len(self.waiting) != 1 else 'waits'} in {place}"

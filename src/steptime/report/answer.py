@@ -194,7 +194,6 @@ def _asides(report: Report, process: ProcessReport) -> Iterator[Item]:
 
 
 def _trials(report: Report) -> Iterator[Part]:
-    """Trials of the job, and the patch."""
     trials = report.trials
     if trials is None:
         return

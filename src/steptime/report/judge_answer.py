@@ -138,7 +138,6 @@ def _compared(results: Results) -> list[str]:
 
 
 def _patch(patch: PatchResult) -> dict[str, Any]:
-    """Patch of the adopted fixes, with the judgement of its own run."""
     proved = patch.judgement
     return {
         "diff": patch.diff,

@@ -52,7 +52,6 @@ def answer_of(points: Sequence[SweptBatch]) -> Answer:
 
 
 def _table(points: Sequence[SweptBatch]) -> Table:
-    """Table with a row for each batch size."""
     best = max(point.throughput for point in points)
     return table_of(
         "sweep", "Batch sizes", "", points,

@@ -140,7 +140,6 @@ def _by_rank(judgement: Judgement, runs: Sequence[Run]) -> str:
 
 
 def _predictions(judgements: Sequence[Judgement]) -> list[str]:
-    """Sentence on the errors of the predictions, if there are several."""
     known = [(each.variant.predicted, each.speed) for each in judgements]
     errors = [predicted.value / speed.value - 1 for predicted, speed in known if predicted and speed]
     if len(errors) < FEWEST_PREDICTED:
@@ -196,7 +195,6 @@ def _speeds_by_workers(results: Results) -> dict[int, Estimate]:
 
 
 def _by_workers(results: Results) -> Table:
-    """Table of steps per second by number of workers."""
     step, speeds = usual_step([run for run in results.runs if run.stage == 0]), _speeds_by_workers(results)
     rate = 1e9 / step.value if step is not None else 0.0
     return table_of(

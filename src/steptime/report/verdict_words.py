@@ -264,7 +264,6 @@ def power_of(results: Results) -> str:
 
 
 def _losses(runs: Sequence[Run], *variants: str) -> dict[int, parity.Losses]:
-    """Losses of timed runs, by seed."""
     timed = [
         run for run in runs if run.variant in variants and run.stage == 0 and not run.rehearsal and not run.failure
     ]

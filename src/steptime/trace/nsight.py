@@ -78,7 +78,6 @@ class _ProcessTables:
         _add_work(events, EventKind.MEMSET, fills, ["Memset (Device)"] * len(fills), bytes=[row[6] for row in fills])
 
     def add_host(self, events: EventColumns) -> None:
-        """Adds runtime calls and ranges."""
         calls = self._mine(CALLS, "globalTid", "correlationId", "nameId")
         names = [VERSION.sub("", self._texts.get(row[4], "")) for row in calls]
         events.add(EventKind.RUNTIME, calls, names, self._threads(calls), correlation=[row[3] for row in calls])

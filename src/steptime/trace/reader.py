@@ -122,7 +122,6 @@ class _Reading:
         self._truncated = False
 
     def run(self) -> None:
-        """Reads header, blocks and trailer."""
         self._find_events()
         while self._take_block():
             pass
@@ -269,7 +268,6 @@ class _Reading:
         self._allocations.add(marks, exactly=bool(self._exactly))
 
     def _fill(self) -> None:
-        """Reads until the buffer is full or the file ends."""
         if self._at_end or self._filled == len(self._buffer):
             return
         with memoryview(self._buffer) as whole, whole[self._filled :] as room:

@@ -197,7 +197,6 @@ def _categories_in_view(step_view: StepView) -> tuple[str, ...]:
 
 
 def _facts(report: Report) -> list[tuple[str, str]]:
-    """Machine, versions and what the tool cost."""
     environment, process = report.environment, report.processes[0]
     step = process.case.step
     machine = process.case.machine
