@@ -78,9 +78,9 @@ def _fetch(url: str, into: Path) -> str:
         elif system.isdir(place):
             files = [str(each) for each in system.find(place)]
         else:
-            files = [place]
-            system.get_file(place, str(into / place.rpartition("/")[2]))
-            return str(into / place.rpartition("/")[2])
+            target = into / place.rpartition("/")[2]
+            system.get_file(place, str(target))
+            return str(target)
         root = place.split("*")[0].rpartition("/")[0] if "*" in place else place
         for file in files:
             inside = os.path.relpath(file.lstrip("/"), root.lstrip("/"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from steptime.quantities import Estimate, SourceLine, format_bytes, format_duration, format_share
@@ -144,11 +145,14 @@ def _cell_of(get: Callable[[Row], Value | None], made: Callable[[Value], Cell]) 
     return lambda row: Cell("", "") if (value := get(row)) is None else made(value)
 
 
-def duration(
-    title: str, raw: str, get: Callable[[Row], float | None], *, barred: bool = False, room: str = ""
-) -> Column[Row]:
-    """Column of durations in ns."""
-    return number(title, raw, get, format_duration, barred=barred, room=room)
+duration = partial(number, words=format_duration)
+"""Column of durations in ns."""
+size = partial(number, words=format_bytes)
+"""Column of bytes."""
+count = partial(number, words="{:.4g}".format)
+"""Column of counts, which may be means."""
+integer = partial(number, words="{:.0f}".format)
+"""Column of integers."""
 
 
 def interval(
@@ -173,20 +177,3 @@ def source_line(title: str, get: Callable[[Row], SourceLine | None], words: Call
 def share(title: str, raw: str, get: Callable[[Row], float | None], *, barred: bool = False) -> Column[Row]:
     """Column of fractions, shown as percent."""
     return replace(number(title, raw, get, format_share, barred=barred), whole=barred)
-
-
-def count(title: str, raw: str, get: Callable[[Row], float | None]) -> Column[Row]:
-    """Column of counts, which may be means."""
-    return number(title, raw, get, lambda value: f"{value:.4g}")
-
-
-def integer(title: str, raw: str, get: Callable[[Row], int]) -> Column[Row]:
-    """Column of integers."""
-    return number(title, raw, get, lambda value: f"{value:.0f}")
-
-
-def size(
-    title: str, raw: str, get: Callable[[Row], float | None], *, barred: bool = False, room: str = ""
-) -> Column[Row]:
-    """Column of bytes."""
-    return number(title, raw, get, format_bytes, barred=barred, room=room)

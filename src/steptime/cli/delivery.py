@@ -56,12 +56,11 @@ def deliver(report: Report, delivery: Delivery, *, text_to_stderr: bool | None) 
     if delivery.price is not None:
         report = replace(report, price=delivery.price)
     answer = answer_of(report, full=delivery.full)
-    if delivery.as_json:
-        notify(str(rendered(answer, ".json")))
-    elif STANDARD_OUTPUT in delivery.outputs or text_to_stderr is not None:
-        error = bool(text_to_stderr) and STANDARD_OUTPUT not in delivery.outputs
-        show(as_text(answer, columns(error=error)), error=error)
-    write_all(answer, delivery, REPORT_FORMATS)
+    named = STANDARD_OUTPUT in delivery.outputs
+    if delivery.as_json or named or text_to_stderr is not None:
+        hand_over(answer, delivery, REPORT_FORMATS, error=bool(text_to_stderr) and not named)
+    else:
+        write_all(answer, delivery, REPORT_FORMATS)
 
 
 ON_SCREEN = Delivery()

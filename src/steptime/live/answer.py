@@ -108,15 +108,12 @@ def _ranks(view: LiveView) -> Table:
         integer("steps", "steps", lambda rank: rank.total),
         duration("step", "step_ns", lambda rank: rank.step.value if rank.step is not None else None),
         number("samples/s", "samples_per_s", lambda rank: rank.rate, lambda rate: f"{rate:,.0f}"),
-        share("input", "input", lambda rank: _input(rank) if rank.steps else None),
+        share("input", "input", lambda rank: next((part.share for part in rank.phases if part.name == "input"), 0.0)
+                                             if rank.steps else None),
         share("between steps", "between", lambda rank: sum(p.share for p in rank.between) if rank.steps else None),
         size("memory", "bytes", lambda rank: rank.bytes),
         word(" ", "doing", lambda rank: rank.note(view.waiting)),
     )  # fmt: skip
-
-
-def _input(rank: RankView) -> float:
-    return next((part.share for part in rank.phases if part.name == "input"), 0.0)
 
 
 def notes(view: LiveView) -> tuple[str, ...]:
