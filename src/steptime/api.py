@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from steptime.answer.answer import Answer
-from steptime.answer.page.page import as_piece
+from steptime.answer.page.frame import as_piece
 from steptime.answer.printable import one_line
 from steptime.answer.tables import Table, values_of
 from steptime.answer.text import as_text

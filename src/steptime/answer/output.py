@@ -23,7 +23,7 @@ STANDARD_OUTPUT = "-"
 def _late(extension: str, answer: Answer) -> str | bytes:
     """Answer in a format whose renderer takes a while to import: it brings templates, or the rules' pages."""
     from steptime.answer.page.card import as_card
-    from steptime.answer.page.page import as_page
+    from steptime.answer.page.frame import as_page
     from steptime.answer.sarif import as_sarif
 
     if extension == "card.png":
