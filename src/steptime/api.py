@@ -51,9 +51,8 @@ __all__ = ["Benched", "Loaded", "LoadedComparison", "LoadedMemory", "LoadedRepor
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """Loaded object. `str()` is its text, and its value at the end of a notebook cell shows its picture. `tables`:
-    names for `to_dict`, `to_pandas` and `to_polars`, which return columns or a data frame. Times are ns, sizes
-    bytes."""
+    """Loaded object. `str()` is its text, its value at the end of a notebook cell its picture. `tables`: names for
+    `to_dict`, `to_pandas` and `to_polars`, which return columns or a data frame. Times are ns, sizes bytes."""
 
     def _answer(self) -> Answer:
         raise NotImplementedError

@@ -104,9 +104,8 @@ class LoaderParts(msgspec.Struct, frozen=True):
 
 
 class StoredSamples(msgspec.Struct, frozen=True):
-    """Samples in another format. bytes: per sample on disk. Times per sample: ordered_ns, random_ns with the files out
-    of the page cache, None if the system keeps them in memory; warm_ns at random from memory. left_out: reason if not
-    timed."""
+    """Samples in another format. bytes: per sample on disk. Times per sample: ordered_ns, random_ns with files out of
+    the page cache, None if the system keeps them in memory; warm_ns at random from memory. left_out: why."""
 
     name: str
     bytes: float = 0.0

@@ -162,8 +162,7 @@ def nothing_measured(outcome: Outcome, folder: Path) -> NothingMeasuredError | N
 
 
 def made_since(report: Report, start: int) -> Report:
-    """Report whose cost includes the time to make it since `start` (`time.perf_counter_ns`), without the peaks, which
-    are reported separately."""
+    """Report whose cost includes its making since `start` (time.perf_counter_ns), but for the peaks, reported apart."""
     took = time.perf_counter_ns() - start
     processes = []
     for process in report.processes:

@@ -57,8 +57,7 @@ SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?\s*", re.IGNORECASE)
 
 
 def size(context: click.Context, option: click.Parameter, value: str | None) -> int | None:
-    """Callback of an option: bytes, from a number with a unit (of 1000: GB, of 1024: GiB) or none. Raises
-    click.BadParameter."""
+    """Callback: bytes, from a number with a unit (of 1000: GB, of 1024: GiB) or none. Raises click.BadParameter."""
     if value is None:
         return None
     found = SIZE.fullmatch(value)

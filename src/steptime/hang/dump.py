@@ -72,8 +72,7 @@ class CollectiveCall:
 
 @dataclass(frozen=True, slots=True)
 class Dump:
-    """Last calls of one rank, the oldest first. groups: members (ranks of the whole job) by group name, if the backend
-    lists them (gloo does not)."""
+    """Last calls of one rank, the oldest first. groups: members (the job's ranks) by name, if listed (not by gloo)."""
 
     path: str
     rank: int

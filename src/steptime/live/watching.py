@@ -48,8 +48,7 @@ if its processes are gone, after SILENCE if they cannot be checked."""
 
 
 def find_recording(target: str | None) -> Path:
-    """Recording of a folder, of a process's number, or the newest growing one in runs/. Raises UsageError,
-    RecordingError."""
+    """Recording of a folder, of a process's number, or the newest growing one. Raises UsageError, RecordingError."""
     if target is None:
         return _newest(Path("runs"))
     path = Path(target)

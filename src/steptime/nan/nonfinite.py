@@ -189,9 +189,7 @@ NAME = "numerics.json"
 
 def read_numerics(recording: Path, moved: tuple[Path, Path] | None = None) -> tuple[ProcessNumerics, ...]:
     """Results of the processes that trained, by rank; unreadable ones are skipped. moved: (folder that the job ran in,
-    folder that it represents), whose paths are shown.
-
-    Raises RecordingError if reading is forbidden."""
+    folder that it represents), whose paths are shown. Raises RecordingError if reading is forbidden."""
     found = []
     for path in sorted(recording.glob(f"process-*/{NAME}")):
         data = read_bytes(path, LARGEST_DOCUMENT, [])

@@ -139,8 +139,7 @@ def _sentences(title: str, sentences: Iterable[str]) -> Section:
 
 
 def _computing(process: ProcessReport) -> Iterator[str]:
-    """Sentences on the device's computing, its rates and its kernels, if that is a considerable part of the step; then
-    the replay's predictions, and the step on other devices."""
+    """Sentences on the device's computing if that is a good part of the step, on the replay, and on other devices."""
     case, step = process.case, process.case.step.duration.value
     compute = next((use.duration.value for use in case.categories if use.name == "compute"), 0.0)
     if compute >= LEAST_COMPUTE * step:

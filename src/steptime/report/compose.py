@@ -306,8 +306,7 @@ def compose(
 ) -> Report:
     """Report of a recording or of traces. source: the path as the user gave it. processes: at least one.
 
-    The straggler comes first, else the slowest training process; it alone keeps its step view and its traces, and the
-    content of small traces."""
+    The straggler comes first, else the slowest trainer; it alone keeps its step view and traces, small ones whole."""
     ordered = sorted(processes, key=lambda process: (-process.case.step.duration.value, process.rank or 0))
     if _alike(processes):
         ordered = sorted(processes, key=lambda process: (process.rank is None, process.rank or 0))
@@ -334,8 +333,7 @@ def with_trials(report: Report, folder: Path | None) -> Report:
 
 
 def of_copies(report: Report, source: str) -> Report:
-    """Report of temporary copies under the name of their original; its traces keep only their names. source: what the
-    user gave."""
+    """Report of temporary copies under the name that the user gave, `source`; its traces keep only their names."""
     processes = (
         replace(process, traces=tuple(replace(each, path=Path(each.path).name) for each in process.traces))
         for process in report.processes

@@ -1,5 +1,4 @@
-"""Whole report as JSON: every field of `Report`, versioned, to be read back. Its JSON Schema is
-docs/report-schema.json; programs should use `report.compact`."""
+"""Whole report as JSON, versioned, to be read back (docs/report-schema.json); programs should use `report.compact`."""
 
 from __future__ import annotations
 

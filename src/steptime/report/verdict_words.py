@@ -243,8 +243,7 @@ def may_go_on(judgement: Judgement) -> bool:
 
 
 def power_of(results: Results) -> str:
-    """Sentence on the smallest loss difference that would have been detected in every candidate that trains the same;
-    "" if no losses were compared."""
+    """Sentence on the smallest loss difference that candidates which train the same would show; "" without losses."""
     same = [each for each in judged(results) if each.agreement in KEPT]
     if not same:
         return ""

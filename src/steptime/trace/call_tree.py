@@ -35,8 +35,7 @@ class CallTree:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ExclusiveSpans:
-    """Spans in which one interval of a call tree is innermost, in order, without overlap, ns. owner: its position in
-    the tree."""
+    """Spans, ns, in which one interval of a call tree is innermost, in order, disjoint. owner: its position there."""
 
     owner: Int64
     start: Int64

@@ -51,9 +51,7 @@ PHASES_PASSED_OVER = (*"MIfstCBEbenNODPRcavV(),=", "")
 
 class Arguments(msgspec.Struct, gc=False, frozen=True):
     """Fields of `args` that the analyses read, in the order of the file, since the parser first looks for the next
-    name.
-
-    Raw fields point into the parser's buffer."""
+    name. Raw fields point into the parser's buffer."""
 
     external: Number = msgspec.field(default=ABSENT, name="External id")
     sequence: Number = msgspec.field(default=ABSENT, name="Sequence number")
@@ -155,8 +153,7 @@ _SINGLES = {exactly: _decoder(kinds, listed=False) for exactly, kinds in KINDS.i
 
 
 def decode_list(block: memoryview | bytes, *, exactly: bool) -> tuple[list[Event], list[Mark]]:
-    """Kept events of a JSON array, whose raw fields point into the block. Raises ValueError (msgspec's, invalid
-    UTF-8)."""
+    """Kept events of a JSON array, whose raw fields point into the block. Raises ValueError (invalid JSON, UTF-8)."""
     try:
         found, marks = sorted_out(_LISTS[exactly].decode(block))
     except RecursionError as error:

@@ -57,8 +57,7 @@ class CompilerEvent:
 
 @dataclass(frozen=True, slots=True)
 class CompileLogs:
-    """Parsed torch.compile logs of one folder. limits: functions that were compiled too often and run uncompiled
-    since."""
+    """Parsed torch.compile logs of one folder. limits: functions compiled too often, and run uncompiled since."""
 
     kernels: tuple[CompiledKernel, ...] = ()
     breaks: tuple[CompilerEvent, ...] = ()

@@ -79,8 +79,7 @@ def entry_of(stamp: Stamp, suffix: str, about: str = "") -> Path:
 
 
 def read_entry(entry: Path, read: Callable[[BinaryIO], Content]) -> Content | None:
-    """Content of an entry, as `read` returns it; None without one, if that raises EntryError, or if it is another
-    user's, which is not trusted."""
+    """Content of an entry, as `read` returns it; None without one, if that raises EntryError, or of another user's."""
     try:
         with entry.open("rb") as file:
             if os.fstat(file.fileno()).st_uid != os.getuid():

@@ -56,8 +56,7 @@ class Gathered:
 
 @dataclass(frozen=True, slots=True)
 class _Head:
-    """Facts from the start of a file. process: id of the process with most of the first CPU events. guessed: True if
-    the rank is from the folder's name."""
+    """Facts from a file's start. process: id of that with most of the first CPU events. guessed: rank by its folder."""
 
     path: Path
     rank: int | None

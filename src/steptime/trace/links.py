@@ -115,8 +115,7 @@ class Around(ComputedColumn):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Forward(ComputedColumn):
-    """Forward operator of the autograd frame around each event. frames: ascending rows of the frames; found: the
-    operator of each."""
+    """Forward operator of the autograd frame around each event. frames: ascending rows; found: the operator of each."""
 
     frame: Around
     frames: Int32
@@ -251,8 +250,7 @@ def source_line(symbol: str) -> SourceLine | None:
 
 
 def function_name(symbol: str) -> str:
-    """Bare name of a function: "zoom_shift" for "<built-in function zoom_shift>", "forward" for "train.py(12):
-    forward"; any other symbol unchanged."""
+    """Bare name: "zoom" of "<built-in function zoom>", "forward" of "train.py(12): forward"; else the symbol."""
     found = FRAME.match(symbol) or BUILT_IN.match(symbol)
     return found["function"] if found else symbol
 

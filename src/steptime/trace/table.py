@@ -21,8 +21,7 @@ from steptime.trace.cached_per_trace import cached_per_trace
 Ids: TypeAlias = Int64
 
 ABSENT = -128
-"""Value of an integer that an event does not have: no id, stream or size (-1 is a real stream, of syncs). It fits 8
-bits."""
+"""Value of an integer that an event does not have: no id, stream or size (-1 is a stream, of syncs). It fits 8 bits."""
 SPARSE = "sparse "
 """Put before the type of an argument that is a sparse tensor."""
 

@@ -218,8 +218,7 @@ COMMUNICATION_LIBRARIES = {
     ),
     "user buffers of Transformer Engine": r"userbuffers",
 }
-"""Libraries whose kernels move data between devices, with a case-insensitive pattern for the kernels' names. From the
-libraries' sources and published traces."""
+"""Libraries whose kernels move data between devices, with case-insensitive patterns from sources and public traces."""
 COMMUNICATION_KERNEL = re.compile("|".join(COMMUNICATION_LIBRARIES.values()), re.IGNORECASE)
 GENERATED = re.compile(r"^triton_")
 """Kernels that torch.compile generated. They compute, although their names may contain other operators'."""
@@ -284,8 +283,7 @@ CATEGORY_ENDINGS = {
     "_sync": EventKind.SYNC,
     "_kernel": EventKind.KERNEL,
 }
-"""Kinds of other categories by their endings: cuda_runtime, xpu_runtime, mtia_runtime, privateuse1_driver,
-cuda_sync."""
+"""Kinds of other categories by their endings: cuda_runtime, xpu_runtime, privateuse1_driver, cuda_sync."""
 DEVICE_WORK_CATEGORIES = ("mtia_ccp_events", "mtia_workloadd", "hpu_op")
 """Categories of all device work of MTIA and Gaudi, copies and waits included; the event's name decides its kind."""
 DEVICE_WORK_KINDS: tuple[tuple[re.Pattern[str], EventKind], ...] = (

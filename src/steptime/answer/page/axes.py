@@ -1,5 +1,4 @@
-"""Axes of pictures: places in percent of the plot, so that a picture is as wide as the reader's window; and curves with
-their intervals, as pictures of an answer's page."""
+"""Axes of pictures, in percent of the plot, so that these are as wide as the reader's window; curves with intervals."""
 
 from __future__ import annotations
 

@@ -70,8 +70,7 @@ def as_card(answer: Answer) -> bytes:
 
 
 def as_png(svg: str, sharpness: float) -> bytes:
-    """A picture as PNG; needs the extra `images`. sharpness: pixels for each one of the drawing. Raises OutputError
-    where no font is installed."""
+    """A picture as PNG; needs the extra `images`. sharpness: pixels per drawn one. Raises OutputError without fonts."""
     import resvg_py
 
     folders = (Path(folder).expanduser() for folder in FONTS)

@@ -55,8 +55,7 @@ class ForestRow:
 
 @dataclass(frozen=True, slots=True)
 class Curves:
-    """lines: the losses of variants. band: outline of the baselines' losses from the lowest to the highest, "" for a
-    single one."""
+    """lines: losses of variants. band: outline of the baselines' losses, lowest to highest, "" for a single one."""
 
     band: str
     base: str
