@@ -7,10 +7,13 @@ colours suit light and dark, and strangers' strings are escaped."""
 from __future__ import annotations
 
 import importlib
+import json
 import os
+import re
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from steptime.answer.answer import Answer
@@ -30,7 +33,7 @@ from steptime.memory.answer import answer_of as answer_of_memory, memory_tables
 from steptime.memory.report import MemoryReport, triage_path
 from steptime.memory.snapshot import is_snapshot
 from steptime.report.answer import answer_of as answer_of_report
-from steptime.report.cells import with_cells
+from steptime.report.json import read, render
 from steptime.report.report import Report
 from steptime.report.tables import (
     case_tables,
@@ -243,4 +246,17 @@ def load(path: str | os.PathLike[str], *more: str | os.PathLike[str]) -> Any:
         return LoadedComparison(read_comparison(Path(name), name))
     if not more and is_snapshot(Path(name)):
         return LoadedMemory(triage_path(Path(name)))
-    return LoadedReport(with_cells(diagnose_anywhere((name, *(os.fspath(each) for each in more)))))
+    return LoadedReport(_with_cells(diagnose_anywhere((name, *(os.fspath(each) for each in more)))))
+
+
+def _with_cells(report: Report) -> Report:
+    """The report with the cells of this notebook by their numbers ("In [5], line 3", not the file of the kernel's)."""
+    interactive = sys.modules.get("IPython")
+    shell = interactive.get_ipython() if interactive is not None else None
+    names: dict[str, int] = getattr(getattr(shell, "compile", None), "_filename_map", {})
+    text = whole = render(report)
+    for file, number in names.items():
+        cell, short = f"In [{number}]", json.dumps(PurePosixPath(file).name)[1:-1]
+        text = re.sub(rf'"[^"]*{re.escape(json.dumps(file)[1:-1])}"', f'"{cell}"', text)
+        text = re.sub(rf"(?<![\w./\\-]){re.escape(short)}:(\d+)", rf"{cell}, line \1", text)
+    return report if text == whole else read(text.encode(), report.source)

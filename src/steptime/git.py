@@ -72,6 +72,8 @@ def _run(
     over: Callable[[], bool],
     topmost: Path | None,
 ) -> subprocess.CompletedProcess[bytes]:
+    theirs = {name: value for name, value in os.environ.items() if not name.startswith("GIT_") or name.startswith(KEPT)}
+    ceiling = {"GIT_CEILING_DIRECTORIES": str(topmost)} if topmost is not None else {}
     command = ["git", "--no-pager", "--literal-pathspecs", "-C", str(folder)]
     command += [word for name, value in {**PASSIVE, **settings}.items() for word in ("-c", f"{name}={value}")]
     with tempfile.TemporaryFile() as read:  # after a timeout, `communicate` accepts no input again
@@ -82,7 +84,7 @@ def _run(
             stdin=read,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env=_environment(topmost),
+            env={**theirs, **OURS, **ceiling},
             start_new_session=True,  # a Ctrl-C is meant for the job
         )
     with git:
@@ -94,11 +96,6 @@ def _run(
         with contextlib.suppress(ProcessLookupError):
             os.killpg(git.pid, signal.SIGKILL)
     raise subprocess.TimeoutExpired(command, PATIENCE)
-
-
-def _environment(topmost: Path | None) -> dict[str, str]:
-    theirs = {name: value for name, value in os.environ.items() if not name.startswith("GIT_") or name.startswith(KEPT)}
-    return {**theirs, **OURS, **({"GIT_CEILING_DIRECTORIES": str(topmost)} if topmost is not None else {})}
 
 
 def filtered(folder: Path, paths: Iterable[str]) -> frozenset[str]:
