@@ -6,7 +6,6 @@ One law: as on the page, what strangers wrote is text. The template escapes it, 
 from __future__ import annotations
 
 import textwrap
-from functools import cache
 
 import jinja2
 
@@ -66,7 +65,6 @@ def render_svg(report: Report) -> str:
     return drawn.encode("utf-8", "backslashreplace").decode() + "\n"
 
 
-@cache
 def _template() -> jinja2.Template:
     environment = escaping(asset)
     environment.filters["percent"] = lambda value: f"{value:.2f}%"
