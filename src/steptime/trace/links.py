@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Any, TypeVar, overload
@@ -320,10 +320,9 @@ class Roles:
 
 
 @cached_per_trace
-def link(trace: Trace, boundaries: Int64, *, is_user: Callable[[str], bool] = is_user_file) -> Links:
-    """Relations between all events of a trace. boundaries: steps on the CPU, (n, 2), ns, in time order, without
-    overlap; may be empty. is_user: True for a user's file, as the trace spells it."""
-    roles = roles_of(trace, is_user)
+def link(trace: Trace, boundaries: Int64) -> Links:
+    """Relations between all events of a trace. boundaries: CPU steps, (n, 2), ns, in order, disjoint; may be empty."""
+    roles = roles_of(trace)
     made = host_forest(trace)
     origin = origins_of(trace)
     forward = _forwards(trace, made, origin, roles)
@@ -342,7 +341,7 @@ def link(trace: Trace, boundaries: Int64, *, is_user: Callable[[str], bool] = is
 
 
 @cached_per_trace
-def roles_of(trace: Trace, is_user: Callable[[str], bool] = is_user_file) -> Roles:
+def roles_of(trace: Trace) -> Roles:
     """Roles of the CPU events. Files of 2021 list annotations among the operators; compiled code is only annotated."""
     event_kind, name = trace.events.event_kind, trace.events.name
     listed, noted, python = (event_kind == k for k in (EventKind.OPERATOR, EventKind.ANNOTATION, EventKind.PYTHON))
@@ -359,7 +358,7 @@ def roles_of(trace: Trace, is_user: Callable[[str], bool] = is_user_file) -> Rol
         none = none_of(len(name))
         return Roles(operator, engine, annotation, none, ranges if ranges.any() else none)
     frames = (FRAME.match(symbol) for symbol in trace.symbols)
-    of_user = np.array([frame is not None and is_user(frame["file"]) for frame in frames])
+    of_user = np.array([frame is not None and is_user_file(frame["file"]) for frame in frames])
     function = python & looked_up(of_user, name) & ~running_before(trace)
     return Roles(operator, engine, annotation, function, ranges if ranges.any() else module)
 
