@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from steptime.advice.evidence import record_of
 from steptime.advice.whole_run import NO_OTHER_WORK, OtherWork
 from steptime.quantities import Estimate
 from steptime.trials.judge import BROKEN, KEPT, LEAST_ROUNDS, MIN_GAIN, usual_step
@@ -129,23 +130,18 @@ def trial_report(results: Results, folder: str) -> TrialReport:
 
 def _tried(stage: int, judgement: Judgement) -> Tried:
     variant: Variant = judgement.variant
-    return Tried(
+    return record_of(
+        Tried,
+        judgement,
         name=variant.name,
         label=variant.label or variant.name,
         proposal=variant.proposal,
         stage=stage if batch_of(variant) is None else 0,  # tried a few at a time, each by itself
         verdict=judgement.verdict.value,
-        sentence=judgement.sentence,
         promise=variant.promise.value,
         kept=True if judgement.agreement in KEPT else False if judgement.agreement in BROKEN else None,
         agreement=judgement.agreement.value,
-        speed=judgement.speed,
         predicted=variant.predicted if variant.predicted is not None and variant.predicted.unit == "1" else None,
-        noise=judgement.noise,
-        step_ns=judgement.step_ns,
-        peak_bytes=judgement.peak_bytes,
-        rounds=judgement.rounds,
-        of_run=judgement.of_run,
     )
 
 
