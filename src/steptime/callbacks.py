@@ -159,8 +159,7 @@ def _keras() -> type:
     base: Any = import_module("keras").callbacks.Callback
 
     class Keras(Recorded, base):  # type: ignore[misc]
-        """Keras Callback, for the torch backend. The numbers go into the logs of each epoch, which History and later
-        callbacks receive."""
+        """Keras Callback, for the torch backend. The numbers go into each epoch's logs, for History and later ones."""
 
         def __init__(self, folder: Folder = None, *, every: float = 1.0, profile: bool = True) -> None:
             super().__init__(folder, every=every, profile=profile)

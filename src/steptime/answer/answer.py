@@ -108,8 +108,7 @@ def with_confidence(data: Mapping[str, object], headline: str, badge: str) -> di
 
 
 def confidence(times: Iterable[Estimate], basis: str, busy: str = "", *, enough: bool = True) -> str:
-    """Confidence in an answer that compares times. basis: how they were measured; busy: what disturbed them, "" for
-    nothing; enough: False if a single process decided."""
+    """Confidence in times. basis: how they were measured; busy: what disturbed them; enough: by several processes."""
     if busy:
         return f"Unclear: {busy} ({basis})."
     wide = max(((each.high - each.low) / 2 / each.value for each in times if each.value), default=0.0)

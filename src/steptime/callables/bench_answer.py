@@ -55,11 +55,11 @@ def headline(bench: Bench) -> str:
 
 def _one_setting(setting: BenchSetting) -> str:
     first, *rest = setting.contenders
-    timed = [each for each in rest if each.speed is not None and each.standing not in NOT_TO_BE_TAKEN]
-    best = max(timed, key=lambda each: each.speed.value if each.speed else 0.0, default=None)
-    if best is None or best.speed is None:
+    timed = [(each, each.speed) for each in rest if each.speed is not None and each.standing not in NOT_TO_BE_TAKEN]
+    if not timed:
         return "" if rest else f"{first.name} takes {_time(first)}."
-    return f"{_alongside(best, best.speed, first.name)}: {_time(best)} against {_time(first)}."
+    best, speed = max(timed, key=lambda each: each[1].value)
+    return f"{_alongside(best, speed, first.name)}: {_time(best)} against {_time(first)}."
 
 
 def _alongside(one: Contender, speed: Estimate, first: str) -> str:

@@ -1,5 +1,4 @@
-"""Answers for agents: of a report, a trial or a comparison the answer that every renderer shows, in short, with the
-codes of the fixes and the exact next call of a tool."""
+"""Answers for agents on a report, a trial or a comparison: short, with codes of fixes and the exact next call."""
 
 from __future__ import annotations
 

@@ -36,8 +36,7 @@ FORMAT_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class ValueRange:
-    """Statistics of a tensor. low, high: of finite elements, None if there are none; nan, infinite, negative_infinite,
-    zeros: counts."""
+    """A tensor's statistics. low, high: of finite elements or None; nan, infinite, negative_infinite, zeros: counts."""
 
     name: str = ""
     dtype: str = ""

@@ -245,11 +245,11 @@ def _little(judgements: Sequence[Judgement], timed: Sequence[Run], *, fast_bfloa
 
 
 def _paying(judgements: Sequence[Judgement]) -> list[str]:
-    adopted = [each for each in judgements if each.verdict is TrialVerdict.ADOPT and each.speed is not None]
-    best = max(adopted, key=lambda each: each.speed.value if each.speed is not None else 0.0, default=None)
-    if best is not None and best.speed is not None:
+    known = [(each, each.speed) for each in judgements if each.verdict is TrialVerdict.ADOPT and each.speed is not None]
+    if known:
+        best, speed = max(known, key=lambda each: each[1].value)
         whole = f" of a step, some {best.of_run.value:.2f}× of the run" if best.of_run is not None else ""
-        return [f"{best.variant.label} pays ({best.speed.value:.2f}×{whole})"]
+        return [f"{best.variant.label} pays ({speed.value:.2f}×{whole})"]
     tried = any(each.speed is not None or each.verdict is not TrialVerdict.UNDECIDED for each in judgements)
     return ["no tried precision or compilation is measurably faster"] if tried else []
 

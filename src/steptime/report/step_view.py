@@ -345,8 +345,7 @@ def _rows(trace: Trace, displayed: tuple[int, int]) -> tuple[Rows, int]:
 
 
 def _tracks(steps: StepContext, rows: Rows, sources: Sources) -> list[Strip]:
-    """Tracks in order: streams by busy time, the training thread, autograd's, the other threads by busy time; at most
-    MOST_TRACKS of streams and of threads."""
+    """Streams by busy time, the training thread, autograd's, the others by busy time; MOST_TRACKS of each at most."""
     trace, events = steps.trace, steps.trace.events
     device = np.isin(events.event_kind[rows], DEVICE)
     found = []

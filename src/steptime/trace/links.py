@@ -309,8 +309,7 @@ MODULE = re.compile("nn.Module: ")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Roles:
-    """Roles of the CPU events, one mask each over the whole table. engine: frames of autograd. module: module calls, by
-    the probe's ranges if there are any."""
+    """Masks of the CPU events by role. engine: frames of autograd. module: calls, by the probe's ranges if any."""
 
     operator: Bool
     engine: Bool

@@ -86,8 +86,7 @@ class ForestPlot:
 
 
 def forest(trials: TrialReport | None, own_size: int | None = None, recorded: float | None = None) -> ForestPlot | None:
-    """The picture; None without trials. own_size: the job's own batch size, where it is known; recorded: ns that its
-    step took in the recording, which is another run."""
+    """The picture; None without trials. own_size: the job's batch size; recorded: ns of its step in the recording."""
     if trials is None or not trials.variants:
         return None
     rates, step = _rates(trials, own_size), trials.step_ns
