@@ -48,14 +48,8 @@ def rendered(answer: Answer, extension: str) -> str | bytes:
     return export() if export is not None else RENDERERS[extension](answer)
 
 
-def check_all(destinations: Sequence[str], formats: Sequence[str] = FORMATS, *, force: bool) -> None:
-    """Checks destinations before a job runs, so that its report can be written afterwards. Raises OutputError."""
-    for destination in destinations:
-        check(destination, formats, force=force)
-
-
 def check(destination: str, formats: Sequence[str] = FORMATS, *, force: bool) -> None:
-    """Checks one destination. Raises OutputError."""
+    """Checks a destination before a job runs, so that its report can be written afterwards. Raises OutputError."""
     if destination == STANDARD_OUTPUT:
         return
     if extension_of(destination, formats).endswith(".png") and find_spec("resvg_py") is None:

@@ -150,9 +150,10 @@ class Delivery:
     def check(self, formats: Sequence[str] = REPORT_FORMATS) -> None:
         """Checks the destinations before the work. Raises OutputError."""
         if self.outputs:
-            from steptime.answer.output import check_all  # brings numpy, for which no job should wait unasked
+            from steptime.answer.output import check  # brings numpy, for which no job should wait unasked
 
-            check_all(self.outputs, formats, force=self.force)
+            for output in self.outputs:
+                check(output, formats, force=self.force)
 
 
 def gathered(*options: Callable[[Verb], Verb]) -> Callable[[Verb], Verb]:

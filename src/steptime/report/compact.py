@@ -18,7 +18,7 @@ from steptime.answer.json import document
 from steptime.quantities import Estimate
 from steptime.report.compose import confirming
 from steptime.report.json import COMPACT
-from steptime.report.report import Cost, ProcessReport, Report, Throughput
+from steptime.report.report import Cost, ProcessReport, Report
 from steptime.report.sentences import price_rate
 
 COMPACT_VERSION = 2
@@ -212,7 +212,8 @@ def compact(report: Report) -> CompactReport:
 
 def _compact(report: Report) -> CompactReport:
     process, environment = report.processes[0], report.environment
-    step, verdict = process.case.step, process.verdict
+    step, verdict, rates = process.case.step, process.verdict, process.throughput
+    counted_from = f"inputs of {rates.model}" if rates is not None and rates.model else "loader"
     return CompactReport(
         schema=COMPACT,
         schema_version=COMPACT_VERSION,
@@ -233,7 +234,7 @@ def _compact(report: Report) -> CompactReport:
         problems=report.problems[:MOST_PROBLEMS],
         more_problems=max(0, len(report.problems) - MOST_PROBLEMS),
         cost=_cost(process.cost) if process.cost is not None else None,
-        throughput=_throughput(process.throughput) if process.throughput is not None else None,
+        throughput=record_of(CompactThroughput, rates, counted_from=counted_from) if rates is not None else None,
         modules=_modules(process.case.modules),
         more_modules=max(0, len(process.case.modules) - MOST_MODULES),
         elsewhere=tuple(map(_elsewhere, process.case.replay.elsewhere)) if process.case.replay is not None else (),
@@ -277,10 +278,6 @@ def _modules(modules: Sequence[ModuleUse]) -> tuple[CompactModule, ...]:
         )
         for use in longest
     )
-
-
-def _throughput(found: Throughput) -> CompactThroughput:
-    return record_of(CompactThroughput, found, counted_from=f"inputs of {found.model}" if found.model else "loader")
 
 
 def _findings(report: Report, process: ProcessReport) -> tuple[CompactFinding, ...]:
