@@ -111,7 +111,6 @@ def _hugging_face() -> type:
                 self._write()
 
         def on_train_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-            """Ends the recording."""
             self._end()
 
     return HuggingFace
@@ -137,7 +136,6 @@ def _accelerate() -> type:
 
         @property
         def tracker(self) -> OwnRecording:
-            """The recording."""
             return self._recording
 
         def store_init_configuration(self, values: dict[str, Any]) -> None:
@@ -177,7 +175,6 @@ def _keras() -> type:
                 logs.update(self._values)
 
         def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-            """Ends the recording."""
             self._end()
 
     return Keras

@@ -104,7 +104,6 @@ def _exported(extension: str, report: Report) -> str | bytes:
 
 
 def _header(report: Report) -> str:
-    """The job's command line, versions and device."""
     environment = report.environment
     facts = [f"steptime {environment.steptime}", environment.command or report.source]
     facts += [f"torch {environment.torch}" if environment.torch else "", environment.device, environment.ended]

@@ -145,7 +145,6 @@ def _by_size(points: Sequence[BatchSizePoint]) -> Table:
 
 
 def _mean_step(runs: Sequence[Run]) -> float:
-    """Mean step time, ns."""
     return fmean(fmean(run.step_ns) for run in runs)
 
 
@@ -220,7 +219,6 @@ def reading(
 
 
 def _peaks(judgements: Sequence[Judgement]) -> list[str]:
-    """Text on the gain by a perfect input."""
     upper_bound = next((each.speed for each in judgements if each.variant.name == NO_INPUT), None)
     if upper_bound is None:
         return []
@@ -272,7 +270,6 @@ def _sizes(points: Sequence[BatchSizePoint]) -> list[str]:
 
 
 def _margin(points: Sequence[BatchSizePoint], capacity: int | None) -> list[str]:
-    """Text on the memory that the largest timed batch leaves free."""
     largest = next((point for point in reversed(points) if point.rate is not None and point.peak), None)
     if len(points) < 2 or largest is None or largest.peak is None or not capacity:
         return []

@@ -211,7 +211,6 @@ def bounds_text(roofline: RooflineUse, case: Case) -> str:
 
 
 def _why_unmodelled(case: Case) -> str:
-    """Reason why no kernel has a model of its work."""
     computing = [use for use in case.kernels if use.bound != "communication"]
     if any(use.shapes for use in computing):
         return "steptime has no model of their operators"

@@ -192,7 +192,6 @@ def _rates(trials: TrialReport, own_size: int | None) -> list[tuple[int, Estimat
 
 
 def _sizes(rates: Sequence[tuple[int, Estimate]]) -> CurveChart | None:
-    """Items a second over batch sizes."""
     if not rates:
         return None
     axis = decades([bound for _, each in rates for bound in (max(each.low, 1e-3), each.high)])
@@ -201,7 +200,6 @@ def _sizes(rates: Sequence[tuple[int, Estimate]]) -> CurveChart | None:
 
 
 def _best_size(rates: Sequence[tuple[int, Estimate]]) -> list[str]:
-    """The batch size with most items a second."""
     if not rates:
         return []
     size, rate = max(rates, key=lambda each: each[1].value)
