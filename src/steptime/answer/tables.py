@@ -151,8 +151,11 @@ size = partial(number, words=format_bytes)
 """Column of bytes."""
 count = partial(number, words="{:.4g}".format)
 """Column of counts, which may be means."""
-integer = partial(number, words="{:.0f}".format)
-"""Column of integers."""
+
+
+def integer(title: str, raw: str, get: Callable[[Row], int]) -> Column[Row]:
+    """Column of integers."""
+    return number(title, raw, get, "{:.0f}".format)
 
 
 def interval(

@@ -45,8 +45,9 @@ def _known() -> list[tuple[str, str, str]]:
     from steptime.advice.engine import all_rules
     from steptime.advice.fixes import CATALOGUE
 
-    every = (*sorted(all_rules()[0], key=lambda rule: rule.code), *CATALOGUE)
-    return [(each.code, each.name, each.page.title) for each in every]
+    rules = sorted(all_rules()[0], key=lambda rule: rule.code)
+    known = [(each.code, each.name, each.page.title) for each in rules]
+    return known + [(each.code, each.name, each.page.title) for each in CATALOGUE]
 
 
 def page_about(code: str) -> str:
