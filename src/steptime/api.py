@@ -7,14 +7,17 @@ colours suit light and dark, and strangers' strings are escaped."""
 from __future__ import annotations
 
 import importlib
+import json
 import os
+import re
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from steptime.answer.answer import Answer
-from steptime.answer.page.page import as_piece
+from steptime.answer.page.frame import as_piece
 from steptime.answer.printable import one_line
 from steptime.answer.tables import Table, values_of
 from steptime.answer.text import as_text
@@ -30,7 +33,7 @@ from steptime.memory.answer import answer_of as answer_of_memory, memory_tables
 from steptime.memory.report import MemoryReport, triage_path
 from steptime.memory.snapshot import is_snapshot
 from steptime.report.answer import answer_of as answer_of_report
-from steptime.report.cells import with_cells
+from steptime.report.json import read, render
 from steptime.report.report import Report
 from steptime.report.tables import (
     case_tables,
@@ -51,9 +54,8 @@ __all__ = ["Benched", "Loaded", "LoadedComparison", "LoadedMemory", "LoadedRepor
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """Loaded object. `str()` is its text, and its value at the end of a notebook cell shows its picture. `tables`:
-    names for `to_dict`, `to_pandas` and `to_polars`, which return columns or a data frame. Times are ns, sizes
-    bytes."""
+    """Loaded object. `str()` is its text, its value at the end of a notebook cell its picture. `tables`: names for
+    `to_dict`, `to_pandas` and `to_polars`, which return columns or a data frame. Times are ns, sizes bytes."""
 
     def _answer(self) -> Answer:
         raise NotImplementedError
@@ -123,8 +125,7 @@ class LoadedReport(Loaded):
         return LoadedReport(replace(self.report, processes=tuple(ordered)))
 
     def compare(self, *others: LoadedReport) -> LoadedComparison:
-        """Comparison of this run with later ones, as by `steptime compare`. Raises UsageError without another
-        report."""
+        """Comparison of this run with later ones, as by `steptime compare`. Raises UsageError without one."""
         reports = [self.report, *(each.report for each in others)]
         if len(reports) < 2:
             raise UsageError("compare-two", "compare() needs a second report: before.compare(after)")
@@ -245,4 +246,17 @@ def load(path: str | os.PathLike[str], *more: str | os.PathLike[str]) -> Any:
         return LoadedComparison(read_comparison(Path(name), name))
     if not more and is_snapshot(Path(name)):
         return LoadedMemory(triage_path(Path(name)))
-    return LoadedReport(with_cells(diagnose_anywhere((name, *(os.fspath(each) for each in more)))))
+    return LoadedReport(_with_cells(diagnose_anywhere((name, *(os.fspath(each) for each in more)))))
+
+
+def _with_cells(report: Report) -> Report:
+    """The report with the cells of this notebook by their numbers ("In [5], line 3", not the file of the kernel's)."""
+    interactive = sys.modules.get("IPython")
+    shell = interactive.get_ipython() if interactive is not None else None
+    names: dict[str, int] = getattr(getattr(shell, "compile", None), "_filename_map", {})
+    text = whole = render(report)
+    for file, number in names.items():
+        cell, short = f"In [{number}]", json.dumps(PurePosixPath(file).name)[1:-1]
+        text = re.sub(rf'"[^"]*{re.escape(json.dumps(file)[1:-1])}"', f'"{cell}"', text)
+        text = re.sub(rf"(?<![\w./\\-]){re.escape(short)}:(\d+)", rf"{cell}, line \1", text)
+    return report if text == whole else read(text.encode(), report.source)

@@ -109,8 +109,7 @@ def looked_up(table: npt.NDArray[Scalar], numbers: Numbers) -> npt.NDArray[Scala
 
 
 def unique(values: npt.NDArray[Scalar]) -> npt.NDArray[Scalar]:
-    """Distinct values in ascending order, quickly if they come in sorted runs. numpy's own function hashes them first,
-    and imports masked arrays."""
+    """Distinct values, ascending, quickly if they come in sorted runs. numpy hashes them, and imports masked arrays."""
     ordered = np.sort(values, axis=None, kind="stable")
     first = np.ones(len(ordered), np.bool_)
     np.not_equal(ordered[1:], ordered[:-1], out=first[1:])
@@ -124,8 +123,7 @@ def median(values: npt.NDArray[Scalar]) -> float:
 
 
 def among(values: npt.NDArray[Scalar], known: npt.NDArray[Scalar]) -> Bool:
-    """Mask of the values that are among the known ones. numpy's own function imports masked arrays if these are far
-    apart."""
+    """Mask of the values that are among the known ones. numpy's own imports masked arrays if they are far apart."""
     if not len(known):
         return np.zeros(len(values), np.bool_)
     ordered = np.sort(known, axis=None)

@@ -111,7 +111,6 @@ def _hugging_face() -> type:
                 self._write()
 
         def on_train_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-            """Ends the recording."""
             self._end()
 
     return HuggingFace
@@ -137,7 +136,6 @@ def _accelerate() -> type:
 
         @property
         def tracker(self) -> OwnRecording:
-            """The recording."""
             return self._recording
 
         def store_init_configuration(self, values: dict[str, Any]) -> None:
@@ -159,8 +157,7 @@ def _keras() -> type:
     base: Any = import_module("keras").callbacks.Callback
 
     class Keras(Recorded, base):  # type: ignore[misc]
-        """Keras Callback, for the torch backend. The numbers go into the logs of each epoch, which History and later
-        callbacks receive."""
+        """Keras Callback, for the torch backend. The numbers go into each epoch's logs, for History and later ones."""
 
         def __init__(self, folder: Folder = None, *, every: float = 1.0, profile: bool = True) -> None:
             super().__init__(folder, every=every, profile=profile)
@@ -178,7 +175,6 @@ def _keras() -> type:
                 logs.update(self._values)
 
         def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-            """Ends the recording."""
             self._end()
 
     return Keras

@@ -1,5 +1,4 @@
-"""Connection to a Ray cluster, for work that exceeds one machine. Ray is an optional dependency and is imported on
-demand only."""
+"""Connection to a Ray cluster, for work that exceeds one machine. Ray is optional, and imported on demand only."""
 
 from __future__ import annotations
 

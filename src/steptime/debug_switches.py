@@ -1,5 +1,4 @@
-"""Environment variables for debugging that cost time in every step: their effects, when they are on, and how to switch
-them off."""
+"""Environment variables for debugging that cost time in every step: effects, when they are on, how to end them."""
 
 from __future__ import annotations
 

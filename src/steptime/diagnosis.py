@@ -1,7 +1,6 @@
 """Diagnosis: from a path to a report. Each rank is analysed by itself, then all are combined.
 
-In a job of more than DETAILED_RANKS ranks, all are first reduced to summaries, and only the most informative are
-analysed."""
+Of more than DETAILED_RANKS ranks, all are first reduced to summaries, and only the most informative are analysed."""
 
 from __future__ import annotations
 

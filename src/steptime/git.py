@@ -54,9 +54,8 @@ WITHOUT_FILTER = ("unspecified", "unset")
 def ask_git(
     folder: Path, *words: str, given: bytes = b"", over: Callable[[], bool] = lambda: False, topmost: Path | None = None
 ) -> subprocess.CompletedProcess[bytes]:
-    """Result of a Git command in a folder. given: standard input. over: returns True once the answer is no longer
-    wanted. topmost: folder at and above which repositories are ignored. Raises OSError if Git cannot be run, and
-    subprocess.TimeoutExpired."""
+    """Result of a Git command in a folder. given: standard input. over: the answer is no longer wanted. topmost: folder
+    at and above which repositories are ignored. Raises OSError if Git cannot run, and subprocess.TimeoutExpired."""
     listed = _run(folder, ("config", "--null", "--name-only", "--list"), {}, b"", over, topmost)
     names = [name for name in listed.stdout.decode(errors="surrogateescape").split("\0") if FILTER.fullmatch(name)]
     if listed.returncode or any("=" in name or "\n" in name for name in names):  # else -c would set another one
@@ -73,6 +72,8 @@ def _run(
     over: Callable[[], bool],
     topmost: Path | None,
 ) -> subprocess.CompletedProcess[bytes]:
+    theirs = {name: value for name, value in os.environ.items() if not name.startswith("GIT_") or name.startswith(KEPT)}
+    ceiling = {"GIT_CEILING_DIRECTORIES": str(topmost)} if topmost is not None else {}
     command = ["git", "--no-pager", "--literal-pathspecs", "-C", str(folder)]
     command += [word for name, value in {**PASSIVE, **settings}.items() for word in ("-c", f"{name}={value}")]
     with tempfile.TemporaryFile() as read:  # after a timeout, `communicate` accepts no input again
@@ -83,7 +84,7 @@ def _run(
             stdin=read,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env=_environment(topmost),
+            env={**theirs, **OURS, **ceiling},
             start_new_session=True,  # a Ctrl-C is meant for the job
         )
     with git:
@@ -97,14 +98,8 @@ def _run(
     raise subprocess.TimeoutExpired(command, PATIENCE)
 
 
-def _environment(topmost: Path | None) -> dict[str, str]:
-    theirs = {name: value for name, value in os.environ.items() if not name.startswith("GIT_") or name.startswith(KEPT)}
-    return {**theirs, **OURS, **({"GIT_CEILING_DIRECTORIES": str(topmost)} if topmost is not None else {})}
-
-
 def filtered(folder: Path, paths: Iterable[str]) -> frozenset[str]:
-    """Paths, relative to the folder, that have a filter, so that their content differs from Git's. Raises what
-    `ask_git` raises."""
+    """Paths, relative to the folder, with a filter, whose content differs from Git's. Raises what `ask_git` does."""
     given = "".join(f"{path}\0" for path in paths).encode(errors="surrogateescape")
     reported = ask_git(folder, "check-attr", "-z", "--stdin", "filter", given=given)
     words = reported.stdout.decode(errors="surrogateescape").split("\0")

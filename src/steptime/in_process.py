@@ -42,8 +42,7 @@ class OwnRecording:
     pid: int = 0
 
     def stop(self) -> None:
-        """Ends the recording, removes the probe, and prints the command that diagnoses it. The end of the process does
-        the same."""
+        """Ends the recording as the process's end does: removes the probe, and prints the command that diagnoses it."""
         if self.begun and self.folder is not None and (session := probe.watching(str(self.folder))) is not None:
             self._notify()
             probe.leave(session)
@@ -123,8 +122,7 @@ def _root() -> int:
 
 
 def shared_name() -> Path:
-    """Path of a recording that is the same for all ranks started by one process: it contains the start time of that
-    process."""
+    """Path of a recording that is the same for all ranks started by one process: it has that process's start time."""
     from steptime.launcher.command import job_name
 
     began = Path(f"/proc/{_root()}").stat().st_ctime

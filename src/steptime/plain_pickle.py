@@ -24,8 +24,7 @@ from pathlib import Path
 from typing import IO, Any, BinaryIO, NoReturn
 
 REFUSED, TOO_LARGE = 3, 4
-"""Exit statuses of the process: REFUSED, with the reason as JSON in its output; TOO_LARGE, if memory did not
-suffice."""
+"""Exit statuses of the process: REFUSED, with the reason as JSON in its output; TOO_LARGE for its memory."""
 START = """
 import sys
 sys.path.append(sys.argv[1])
@@ -36,8 +35,7 @@ BASE_MEMORY = 256 << 20
 """Bytes that the process may use in any case: the interpreter takes 20 MiB."""
 
 MOST_ELEMENTS = 50_000_000
-"""Most elements of a value that is converted to JSON: a dump of a hundred thousand calls with their stacks has 20
-million."""
+"""Most elements of a value that is converted to JSON: a dump of 100,000 calls with their stacks has 20 million."""
 
 
 class NotPlainError(Exception):
@@ -59,8 +57,7 @@ Converter = Callable[[io.BufferedReader, BinaryIO], None]
 
 
 def converted(file: IO[bytes], converter: str, memory: int, seconds: int) -> IO[bytes]:
-    """Output of a converter, "module:function", for a file, within `memory` bytes and `seconds` of CPU time. Raises
-    NotPlainError."""
+    """Output of a converter, "module:function", within `memory` bytes and `seconds` of CPU. Raises NotPlainError."""
     made = tempfile.TemporaryFile()  # noqa: SIM115 – the caller closes it
     root = str(Path(__file__).resolve().parent.parent)
     done = subprocess.run(

@@ -72,8 +72,7 @@ class RankResult:
 def analyse_process(
     recording: Recording, process: Process, layout: Layout, *, on_host: int, detailed: bool
 ) -> RankResult:
-    """Result of a recorded process. on_host: number of training processes on its host. detailed: include its step view,
-    flame graph and memory by owner."""
+    """Result of a recorded process. on_host: trainers on its host. detailed: with step view, flame graph and owners."""
     from steptime.memory.in_report import kept_in_process, owned_in_process  # pictures': text needs none of it
 
     machine, timeline = machine_of(recording), layout.timeline
@@ -127,8 +126,7 @@ def _thinned(timeline: Timeline) -> tuple[str, ...]:
 
 
 def analyse_trace(trace: Trace, number: int, *, detailed: bool) -> RankResult | None:
-    """Result of a rank's trace; None if it has no step of positive length. number: its rank, if the trace does not
-    contain one."""
+    """Result of a rank's trace; None if it has no step of positive length. number: its rank, if the trace has none."""
     trace, steps = whole_steps(trace)
     if not (steps.boundaries[:, 1] > steps.boundaries[:, 0]).any() or nothing_in(trace):
         return None

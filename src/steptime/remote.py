@@ -28,8 +28,7 @@ def is_url(path: str) -> bool:
 
 
 def check(url: str) -> None:
-    """Checks before a job starts that its recording can be copied there afterwards. Raises UsageError and
-    OutputError."""
+    """Checks before a job that its recording can be copied there afterwards. Raises UsageError and OutputError."""
     system, place = _open(url)
     try:
         taken = system.exists(f"{place}/manifest.json")
@@ -62,8 +61,7 @@ def upload(folder: Path, url: str) -> None:
 
 @contextmanager
 def fetched(paths: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """Paths with local copies in place of URLs, which are removed at the end of the block. Raises UsageError and
-    RecordingError."""
+    """Paths with local copies in place of URLs, removed at the block's end. Raises UsageError and RecordingError."""
     copies = Path(tempfile.mkdtemp(prefix="steptime-"))
     try:
         yield tuple(_fetch(path, copies / str(number)) if is_url(path) else path for number, path in enumerate(paths))
@@ -80,9 +78,9 @@ def _fetch(url: str, into: Path) -> str:
         elif system.isdir(place):
             files = [str(each) for each in system.find(place)]
         else:
-            files = [place]
-            system.get_file(place, str(into / place.rpartition("/")[2]))
-            return str(into / place.rpartition("/")[2])
+            target = into / place.rpartition("/")[2]
+            system.get_file(place, str(target))
+            return str(target)
         root = place.split("*")[0].rpartition("/")[0] if "*" in place else place
         for file in files:
             inside = os.path.relpath(file.lstrip("/"), root.lstrip("/"))

@@ -16,7 +16,7 @@ from preloading import python
 
 import steptime
 from steptime.answer.markdown import as_markdown
-from steptime.answer.page.page import as_page
+from steptime.answer.page.frame import as_page
 from steptime.answer.text import as_text
 from steptime.api import Benched
 from steptime.callables.bench import (

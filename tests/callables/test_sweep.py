@@ -16,7 +16,7 @@ from steptime.analysis.operators import OperatorUse
 from steptime.analysis.roofline import KernelUse
 from steptime.answer.json import as_json
 from steptime.answer.markdown import as_markdown
-from steptime.answer.page.page import as_page
+from steptime.answer.page.frame import as_page
 from steptime.answer.text import as_text
 from steptime.callables.sweep import (
     Sweep,

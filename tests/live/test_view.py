@@ -13,7 +13,7 @@ import pytest
 from journals import MS, JournalBuilder
 from rich.console import Console
 
-from steptime.cli.live_screen import screen
+from steptime.cli.watch import screen
 from steptime.errors import RecordingError
 from steptime.journal import Kind
 from steptime.live.answer import answer_of, last_line, line, machine_lines

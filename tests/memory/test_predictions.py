@@ -24,7 +24,7 @@ from memory.allocator import (
     triage_of,
 )
 
-from steptime.answer.page.page import as_page
+from steptime.answer.page.frame import as_page
 from steptime.memory.answer import answer_of, fitting
 from steptime.memory.blocks import block_chart
 from steptime.memory.lives import AllocationHistory, histories

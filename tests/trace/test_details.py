@@ -11,8 +11,8 @@ import pytest
 from traces import kernel, operator, write
 
 from steptime.trace.columns import DETAILS, KEYS
-from steptime.trace.details import details_of
 from steptime.trace.reader import read
+from steptime.trace.table import details_of
 from steptime.trace.windows import join
 
 FILES = (

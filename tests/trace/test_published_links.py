@@ -12,10 +12,9 @@ from steptime.analysis.step_context import step_context
 from steptime.analysis.trace_steps import steps_of
 from steptime.analysis.traffic import copies_of
 from steptime.diagnosis import diagnose_traces
-from steptime.trace.details import details_of
 from steptime.trace.links import DEVICE, UNKNOWN, link
 from steptime.trace.reader import read
-from steptime.trace.table import EventKind, Trace
+from steptime.trace.table import EventKind, Trace, details_of
 from steptime.trace.vendors import matching
 
 

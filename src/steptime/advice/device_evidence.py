@@ -67,9 +67,8 @@ from steptime.intervals import contains, union
 from steptime.machine.datasheet import interconnect_of, look_up
 from steptime.machine.machine import Machine
 from steptime.quantities import SourceLine, format_rate, mean_of_series
-from steptime.trace.details import details_of
 from steptime.trace.links import UNKNOWN, Links, function_name, source_line
-from steptime.trace.table import ABSENT, EventKind, Trace
+from steptime.trace.table import ABSENT, EventKind, Trace, details_of
 from steptime.trace.vendors import OPTIMIZER_STEP, matching
 
 MOST_REPLAYED = 3

@@ -26,9 +26,8 @@ from steptime.analysis.threads import during
 from steptime.arrays import Int64, distinct, give_back
 from steptime.intervals import claim, intersect, join, measure, subtract, union
 from steptime.quantities import SourceLine
-from steptime.trace.details import details_of
 from steptime.trace.links import UNKNOWN, Links
-from steptime.trace.table import ABSENT, EventKind, Trace
+from steptime.trace.table import ABSENT, EventKind, Trace, details_of
 from steptime.trace.vendors import (
     ALLOCATION,
     ANNOTATED_COLLECTIVE,

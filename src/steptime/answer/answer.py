@@ -31,8 +31,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """List under a title, "" for none. first: number of items that a terminal shows before "and … more", None for
-    all."""
+    """List under a title, "" for none. first: items that a terminal shows before "and … more", None for all."""
 
     title: str
     items: tuple[Item, ...]
@@ -109,8 +108,7 @@ def with_confidence(data: Mapping[str, object], headline: str, badge: str) -> di
 
 
 def confidence(times: Iterable[Estimate], basis: str, busy: str = "", *, enough: bool = True) -> str:
-    """Confidence in an answer that compares times. basis: how they were measured; busy: what disturbed them, "" for
-    nothing; enough: False if a single process decided."""
+    """Confidence in times. basis: how they were measured; busy: what disturbed them; enough: by several processes."""
     if busy:
         return f"Unclear: {busy} ({basis})."
     wide = max(((each.high - each.low) / 2 / each.value for each in times if each.value), default=0.0)

@@ -15,8 +15,7 @@ def as_json(answer: Answer) -> str:
 
 
 def document(value: Any) -> str:
-    """Any value as one indented JSON document with a line feed. Halves of surrogate pairs, which no JSON can hold, are
-    escaped."""
+    """Any value as indented JSON with a line feed. Halves of surrogate pairs, which no JSON can hold, are escaped."""
     try:
         encoded = msgspec.json.encode(value)
     except UnicodeEncodeError:

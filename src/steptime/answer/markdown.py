@@ -58,8 +58,7 @@ def _item(item: Item) -> Iterator[str]:
 
 
 def titled_table(table: Table) -> Iterator[str]:
-    """Lines of a table under its title, with at most MOST_ROWS rows and without wide columns; none for an empty
-    table."""
+    """Lines of a table under its title, of MOST_ROWS rows at most and no wide columns; none for an empty table."""
     if not table.rows:
         return
     displayed = [place for place, column in enumerate(table.columns) if column.room != "page"]

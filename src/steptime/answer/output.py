@@ -23,7 +23,7 @@ STANDARD_OUTPUT = "-"
 def _late(extension: str, answer: Answer) -> str | bytes:
     """Answer in a format whose renderer takes a while to import: it brings templates, or the rules' pages."""
     from steptime.answer.page.card import as_card
-    from steptime.answer.page.page import as_page
+    from steptime.answer.page.frame import as_page
     from steptime.answer.sarif import as_sarif
 
     if extension == "card.png":
@@ -48,14 +48,8 @@ def rendered(answer: Answer, extension: str) -> str | bytes:
     return export() if export is not None else RENDERERS[extension](answer)
 
 
-def check_all(destinations: Sequence[str], formats: Sequence[str] = FORMATS, *, force: bool) -> None:
-    """Checks destinations before a job runs, so that its report can be written afterwards. Raises OutputError."""
-    for destination in destinations:
-        check(destination, formats, force=force)
-
-
 def check(destination: str, formats: Sequence[str] = FORMATS, *, force: bool) -> None:
-    """Checks one destination. Raises OutputError."""
+    """Checks a destination before a job runs, so that its report can be written afterwards. Raises OutputError."""
     if destination == STANDARD_OUTPUT:
         return
     if extension_of(destination, formats).endswith(".png") and find_spec("resvg_py") is None:
@@ -89,8 +83,7 @@ def extension_of(destination: str, formats: Sequence[str] = FORMATS) -> str:
 
 
 def write(answer: Answer, destination: str, formats: Sequence[str] = FORMATS, *, force: bool) -> bool:
-    """Writes an answer to a file, in the format of its name, atomically; returns True if it replaced a file. Raises
-    OutputError."""
+    """Writes an answer to a file, in its name's format, atomically; True if it replaced one. Raises OutputError."""
     check(destination, formats, force=force)
     there = Path(destination).exists()
     content = rendered(answer, extension_of(destination, formats))

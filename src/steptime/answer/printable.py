@@ -48,8 +48,7 @@ def shorten(text: str, width: int) -> str:
 
 
 def shorten_middle(text: str, width: int) -> str:
-    """Text cut to `width` columns in its middle, with an ellipsis: of a command, the program and the last arguments
-    remain."""
+    """Text cut to `width` columns in its middle: of a command, the program and the last arguments remain."""
     if len(text) <= width:
         return text
     last = max(width - 1, 0) // 2

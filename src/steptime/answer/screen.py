@@ -59,11 +59,14 @@ def show(text: str, *, error: bool = False) -> None:
     if not stream.isatty():
         notify(text, error=error)
         return
+    from rich.console import Console  # rich takes a while
+
     width = max(_width(stream), NARROWEST)
     lines = (piece for line in printable(text).splitlines() for piece in folded(line, width))
     whole = "".join(f"{line}\n" for line in lines)
     fits = "utf" in (getattr(stream, "encoding", None) or "").lower()
-    _write(whole if fits else plain(whole), stream)
+    Console(file=stream, highlight=False).print(styled(whole if fits else plain(whole)), soft_wrap=True, end="")
+    stream.flush()
 
 
 def notify(text: str, *, error: bool = False) -> None:
@@ -71,14 +74,6 @@ def notify(text: str, *, error: bool = False) -> None:
     stream = sys.stderr if error else sys.stdout
     fits = "utf" in (getattr(stream, "encoding", None) or "").lower()
     stream.write(printable(text) if fits else plain(printable(text)))
-    stream.flush()
-
-
-def _write(text: str, stream: TextIO) -> None:
-    """Prints lines on a terminal unchanged, without colours if NO_COLOR is set."""
-    from rich.console import Console  # rich takes a while
-
-    Console(file=stream, highlight=False).print(styled(text), soft_wrap=True, end="")
     stream.flush()
 
 
@@ -95,8 +90,7 @@ def styled(text: str) -> Any:
 
 
 def folded(line: str, width: int) -> list[str]:
-    """Line in pieces of at most `width` columns; further ones are indented to its label. Words are not broken, so that
-    paths remain clickable."""
+    """Line in pieces of `width` columns at most, indented to its label. Words, such as paths to click, stay whole."""
     if len(line) <= width or PASTED.match(line):
         return [line]
     match = HANGING.match(line)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from steptime.quantities import Estimate, SourceLine, format_bytes, format_duration, format_share
 
 Row = TypeVar("Row")
+Value = TypeVar("Value")
 
 MOST_ROWS = 400
 """Most rows that are shown; beyond that, filtering the JSON is faster than scrolling."""
@@ -90,14 +92,11 @@ def values_of(table: Table) -> dict[str, list[float | str | None]]:
     rows, found = (*table.rows, *table.rest), dict[str, list[float | str | None]]()
     for place, column in enumerate(table.columns):
         if not column.split:
-            found[column.raw or column.title] = [_value(column, row[place]) for row in rows]
+            values = (row[place].value for row in rows)
+            found[column.raw or column.title] = [None if column.number and each == "" else each for each in values]
         for part, name in enumerate(column.split):
             found[name] = [row[place].parts[part] if row[place].parts else None for row in rows]
     return found
-
-
-def _value(column: Column[Any], cell: Cell) -> float | str | None:
-    return None if column.number and cell.value == "" else cell.value
 
 
 def _barred(cells: list[Cell], whole: bool) -> list[Cell]:
@@ -137,19 +136,26 @@ def number(
     room: str = "",
 ) -> Column[Row]:
     """Column of numbers, empty if unknown. words: text of a number."""
-
-    def cell(row: Row) -> Cell:
-        value = get(row)
-        return Cell("", "") if value is None else Cell(words(value), value)
-
+    cell = _cell_of(get, lambda value: Cell(words(value), value))
     return Column(title, raw, cell, barred=barred, room=room)
 
 
-def duration(
-    title: str, raw: str, get: Callable[[Row], float | None], *, barred: bool = False, room: str = ""
-) -> Column[Row]:
-    """Column of durations in ns."""
-    return number(title, raw, get, format_duration, barred=barred, room=room)
+def _cell_of(get: Callable[[Row], Value | None], made: Callable[[Value], Cell]) -> Callable[[Row], Cell]:
+    """Function that makes the cell of a row, empty if its value is unknown."""
+    return lambda row: Cell("", "") if (value := get(row)) is None else made(value)
+
+
+duration = partial(number, words=format_duration)
+"""Column of durations in ns."""
+size = partial(number, words=format_bytes)
+"""Column of bytes."""
+count = partial(number, words="{:.4g}".format)
+"""Column of counts, which may be means."""
+
+
+def integer(title: str, raw: str, get: Callable[[Row], int]) -> Column[Row]:
+    """Column of integers."""
+    return number(title, raw, get, "{:.0f}".format)
 
 
 def interval(
@@ -161,44 +167,16 @@ def interval(
     room: str = "",
 ) -> Column[Row]:
     """A column of intervals. names: of their bounds in data frames."""
-
-    def cell(row: Row) -> Cell:
-        value = get(row)
-        return Cell("", "") if value is None else Cell(words(value), words(value), parts=(value.low, value.high))
-
+    cell = _cell_of(get, lambda value: Cell(words(value), words(value), parts=(value.low, value.high)))
     return Column(title, "interval", cell, number=False, room=room, split=names)
 
 
 def source_line(title: str, get: Callable[[Row], SourceLine | None], words: Callable[[SourceLine], str]) -> Column[Row]:
     """A column of places in the source."""
-
-    def cell(row: Row) -> Cell:
-        source = get(row)
-        if source is None:
-            return Cell("", "")
-        text = words(source)
-        return Cell(text, text, parts=source.place)
-
+    cell = _cell_of(get, lambda source: Cell(words(source), words(source), parts=source.place))
     return Column(title, "line", cell, number=False, split=("file", "line"))
 
 
 def share(title: str, raw: str, get: Callable[[Row], float | None], *, barred: bool = False) -> Column[Row]:
     """Column of fractions, shown as percent."""
     return replace(number(title, raw, get, format_share, barred=barred), whole=barred)
-
-
-def count(title: str, raw: str, get: Callable[[Row], float | None]) -> Column[Row]:
-    """Column of counts, which may be means."""
-    return number(title, raw, get, lambda value: f"{value:.4g}")
-
-
-def integer(title: str, raw: str, get: Callable[[Row], int]) -> Column[Row]:
-    """Column of integers."""
-    return number(title, raw, get, lambda value: f"{value:.0f}")
-
-
-def size(
-    title: str, raw: str, get: Callable[[Row], float | None], *, barred: bool = False, room: str = ""
-) -> Column[Row]:
-    """Column of bytes."""
-    return number(title, raw, get, format_bytes, barred=barred, room=room)

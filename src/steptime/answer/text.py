@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from steptime.answer.answer import Answer, Item, Section
 from steptime.answer.printable import one_line, printable
-from steptime.answer.tables import Cell, Table
+from steptime.answer.tables import Table
 
 COLUMNS = 80
 BAR, LEAST_BAR = 30, 6
@@ -68,7 +68,7 @@ def in_columns(table: Table, more: str = "", columns: int = COLUMNS) -> Iterator
     below = [place for place, column in enumerate(table.columns) if column.room == "below"]
     bars = next((place for place, column in enumerate(table.columns) if column.barred), None)
     grid = [[table.columns[place].title for place in places]]
-    grid += [[_short(row[place]) for place in places] for row in rows]
+    grid += [[one_line(row[place].short or row[place].text) for place in places] for row in rows]
     widths = [max(len(row[place]) for row in grid) for place in range(len(places))]
     numbers = [table.columns[place].number for place in places]
     room = min(BAR, columns - sum(widths) - 2 * len(widths) - 2)
@@ -95,7 +95,3 @@ def _bar(percent: float, room: int, *, track: bool) -> str:
     if room < LEAST_BAR or not (percent or track):
         return ""
     return "█" * filled + "░" * (room - filled) if track else "█" * max(filled, 1)
-
-
-def _short(cell: Cell) -> str:
-    return one_line(cell.short or cell.text)

@@ -211,13 +211,14 @@ def bench(
     notify: Callable[[str], None],
     variables: Mapping[str, str] | None = None,
 ) -> Bench:
-    """Times the callables in fresh processes. machines: devices of this machine. variables: of their environment.
-    Raises NothingMeasuredError."""
+    """Times the callables in fresh processes with these variables. machines: here. Raises NothingMeasuredError."""
     load = OtherLoad()
     answers = []
     for number in range(1, options.processes + 1):
         notify(f"timing, process {number} of {options.processes}")
-        answers.append(_checked(answer_of(SCRIPT, options.request(), executable, _Answer, variables)))
+        answers.append(answer := answer_of(SCRIPT, options.request(), executable, _Answer, variables))
+        if answer.failed:
+            raise NothingMeasuredError("bench-failed", f"The callables cannot be timed: {answer.failed}.")
     return assembled(options, answers, that_ran(answers[0], machines), load.since()[0])
 
 
@@ -266,12 +267,6 @@ def answer_of(
                 "bench-failed",
                 f"The timing process ended with status {run.returncode} and without a result. Its output is above.",
             ) from None
-
-
-def _checked(answer: _Answer) -> _Answer:
-    if answer.failed:
-        raise NothingMeasuredError("bench-failed", f"The callables cannot be timed: {answer.failed}.")
-    return answer
 
 
 def assembled(options: BenchOptions, answers: Sequence[_Answer], machine: Machine | None, other_cpus: float) -> Bench:
@@ -404,17 +399,13 @@ def _trick(own: Sequence[_Timed], base: Sequence[_Timed], time: Estimate, machin
 
 def _kept(own: Sequence[_Timed]) -> bool:
     """True if results are cached: in every process, in nearly all pairs of calls."""
-    return all(each.fresh and _middle(_new_over_old(each)) > KEPT_RESULT and _nearly_all(each) for each in own)
+    return all(each.fresh and np.mean(_new_over_old(each) > KEPT_RESULT) > NEARLY_ALL for each in own)
 
 
 def _new_over_old(timed: _Timed) -> Float64:
     """Ratio of the new-value call to the old-value call, for each pair."""
     ratios: Float64 = np.array(timed.fresh) / np.maximum(timed.repeated, 1)
     return ratios
-
-
-def _nearly_all(timed: _Timed) -> bool:
-    return bool(np.mean(_new_over_old(timed) > KEPT_RESULT) > NEARLY_ALL)
 
 
 def _middle(values: Float64) -> float:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from steptime.answer.answer import Answer, confidence, with_confidence
-from steptime.answer.page.axes import Tick, decades, decades_of, middles
-from steptime.answer.page.curves import COLOURS, CurveChart, curve_figures, curve_of
+from steptime.answer.page.axes import COLOURS, CurveChart, Tick, curve_figures, curve_of, decades, decades_of, middles
 from steptime.answer.printable import one_line
 from steptime.answer.tables import Cell, Column, Table, duration, interval, number, size, table_of, word
 from steptime.callables.bench import NOT_TO_BE_TAKEN, Bench, BenchSetting, Contender, Standing
@@ -56,11 +55,11 @@ def headline(bench: Bench) -> str:
 
 def _one_setting(setting: BenchSetting) -> str:
     first, *rest = setting.contenders
-    timed = [each for each in rest if each.speed is not None and each.standing not in NOT_TO_BE_TAKEN]
-    best = max(timed, key=lambda each: each.speed.value if each.speed else 0.0, default=None)
-    if best is None or best.speed is None:
+    timed = [(each, each.speed) for each in rest if each.speed is not None and each.standing not in NOT_TO_BE_TAKEN]
+    if not timed:
         return "" if rest else f"{first.name} takes {_time(first)}."
-    return f"{_alongside(best, best.speed, first.name)}: {_time(best)} against {_time(first)}."
+    best, speed = max(timed, key=lambda each: each[1].value)
+    return f"{_alongside(best, speed, first.name)}: {_time(best)} against {_time(first)}."
 
 
 def _alongside(one: Contender, speed: Estimate, first: str) -> str:
@@ -234,7 +233,6 @@ def _of_calls(bench: Bench) -> Iterator[str]:
 
 
 def _first_calls(contenders: Iterable[Contender]) -> Iterator[str]:
-    """Notes on compilation time, and when it pays off."""
     for each in contenders:
         if each.mode == "eager" or each.first_call is None or each.time is None:
             continue

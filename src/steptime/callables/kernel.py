@@ -90,8 +90,7 @@ class ChainLink:
 
     @property
     def over(self) -> tuple[int, ...]:
-        """Dimensions that it reduces over: the printed ones, all for none; of a softmax's gradient behind both
-        tensors."""
+        """Dimensions that it reduces over: those printed, else all; of a softmax's gradient behind both tensors."""
         if self.name not in REDUCTIONS:
             return ()
         sides, at = len(self.call.all_tensors[0].shape), 2 if self.name.endswith("backward_data") else 1
@@ -201,7 +200,6 @@ def _written(chain: OperatorChain) -> tuple[list[Statement], tuple[Tensor, ...]]
 
 
 def _called(statement: Statement) -> str:
-    """Call of torch's operator."""
     if statement.name in CASTS:
         return f"{statement.words[0]}.to(torch.{DTYPES[statement.result.type]})"
     return f"aten.{statement.name}({', '.join(statement.words)})"

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from steptime.answer.answer import Answer, confidence, with_confidence
-from steptime.answer.page.axes import Tick, decades_of, middles
-from steptime.answer.page.curves import CurveChart, curve_figures, curve_of
+from steptime.answer.page.axes import CurveChart, curve_figures, decades_of, labelled_curve
 from steptime.answer.printable import one_line
 from steptime.answer.tables import Table, duration, interval, number, table_of, word
 from steptime.callables.loader_bench import PLATEAU, LoaderBench, LoaderSetting
@@ -14,8 +13,7 @@ from steptime.quantities import format_bytes, format_count, format_duration, for
 from steptime.report.sentences import interval_text
 
 WORTH_A_WORD = 0.5
-"""Fraction worth a note: of a batch's preparation without CPU work, and of an item's time that its second reading
-takes."""
+"""Fraction worth a note: of a batch's preparation without CPU work, of an item's time that its second reading takes."""
 
 
 MUCH_SHORTER = 1.25
@@ -212,11 +210,8 @@ def answer_of(bench: LoaderBench) -> Answer:
 
 def chart(bench: LoaderBench) -> CurveChart | None:
     """Chart of batch time over workers; None for a single count."""
-    known = [each for each in bench.settings if each.batch is not None]
+    known = [(format_count(each.workers, "worker"), each.batch) for each in bench.settings if each.batch is not None]
     if len(known) < 2:
         return None
-    times = [each.batch for each in known if each.batch is not None]
-    axis, places = decades_of(times), middles(len(known))
-    line = curve_of("time of a batch", 0, list(zip(places, times, strict=True)), axis)
-    across = tuple(Tick(x, format_count(each.workers, "worker")) for x, each in zip(places, known, strict=True))
-    return CurveChart((line,), across, axis.every_tick(format_duration), "Time per batch by workers")
+    axis = decades_of(time for _, time in known)
+    return labelled_curve("time of a batch", "Time per batch by workers", known, axis, format_duration)

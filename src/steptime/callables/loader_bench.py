@@ -104,9 +104,8 @@ class LoaderParts(msgspec.Struct, frozen=True):
 
 
 class StoredSamples(msgspec.Struct, frozen=True):
-    """Samples in another format. bytes: per sample on disk. Times per sample: ordered_ns, random_ns with the files out
-    of the page cache, None if the system keeps them in memory; warm_ns at random from memory. left_out: reason if not
-    timed."""
+    """Samples in another format. bytes: per sample on disk. Times per sample: ordered_ns, random_ns with files out of
+    the page cache, None if the system keeps them in memory; warm_ns at random from memory. left_out: why."""
 
     name: str
     bytes: float = 0.0
@@ -243,8 +242,7 @@ def usual_counts(cpus: int) -> tuple[int, ...]:
 
 
 def best_of(settings: Sequence[LoaderSetting]) -> LoaderSetting | None:
-    """Setting with the fewest workers among those near the fastest; None if all failed. Workers that repeat the same
-    items gain nothing and are ignored."""
+    """Setting with the fewest workers near the fastest; None if all failed. Workers that repeat items do not count."""
     timed = [each for each in settings if each.batch is not None and not each.repeats]
     shortest = min((each.batch.value for each in timed if each.batch is not None), default=0.0)
     near = [each for each in timed if each.batch is not None and each.batch.value <= shortest * (1 + PLATEAU)]

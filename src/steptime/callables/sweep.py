@@ -16,8 +16,7 @@ from steptime.advice.evidence import Case
 from steptime.analysis.operators import OperatorUse
 from steptime.analysis.roofline import KernelUse
 from steptime.answer.answer import Answer, Item, Section, with_confidence
-from steptime.answer.page.axes import Tick, decades, middles
-from steptime.answer.page.curves import CurveChart, PlacedPoint, curve_figures, curve_of
+from steptime.answer.page.axes import CurveChart, PlacedPoint, Tick, curve_figures, curve_of, decades, middles
 from steptime.answer.printable import shorten
 from steptime.answer.tables import Table, duration, number, table_of, word
 from steptime.callables.bench import SCRIPTS, answer_of
@@ -109,8 +108,7 @@ class PlacedOperator:
 @dataclass(frozen=True, slots=True)
 class Sweep:
     """Points of one device. machine: its peaks, None if unknown. left_out: reason if nothing was compiled. other_cpus:
-    CPUs that other programs kept busy meanwhile. recording: source of the operators that are placed among the
-    points."""
+    CPUs that other programs kept busy meanwhile. recording: source of the placed operators."""
 
     device: str
     name: str

@@ -162,7 +162,6 @@ class _Kernel:
         return prod(self.axes.sides[at] for at in self.groups[group])
 
     def groups_of(self, statement: int) -> list[int]:
-        """Groups that a statement reduces over."""
         reduced = self.axes.reduced[statement]
         return [number for number, group in enumerate(self.groups) if group[0] in reduced]
 

@@ -162,8 +162,7 @@ def nothing_measured(outcome: Outcome, folder: Path) -> NothingMeasuredError | N
 
 
 def made_since(report: Report, start: int) -> Report:
-    """Report whose cost includes the time to make it since `start` (`time.perf_counter_ns`), without the peaks, which
-    are reported separately."""
+    """Report whose cost includes its making since `start` (time.perf_counter_ns), but for the peaks, reported apart."""
     took = time.perf_counter_ns() - start
     processes = []
     for process in report.processes:
@@ -211,8 +210,7 @@ def measure_peaks(folder: Path, *, quiet: bool, only_known: bool = False) -> Non
 
 
 def _link(trainer: Process, folder: Path, notify: Callable[[str], None]) -> Link | None:
-    """Measured link between as many processes as the job had ranks on the trainer's host; None unless that is this
-    host."""
+    """Link between as many processes as the job had ranks on the trainer's host; None unless that is this one."""
     facts, settings = trainer.facts, trainer.settings
     if settings is None or settings.distributed_backend is None or facts.host != socket.gethostname():
         return None

@@ -1,5 +1,4 @@
-"""Answers for agents: of a report, a trial or a comparison the answer that every renderer shows, in short, with the
-codes of the fixes and the exact next call of a tool."""
+"""Answers for agents on a report, a trial or a comparison: short, with codes of fixes and the exact next call."""
 
 from __future__ import annotations
 
@@ -118,8 +117,7 @@ def _dear(line: SourceLine, taken: float, step: float) -> Document:
 
 def to_try(report: Report, job: Mapping[str, Any]) -> dict[str, list[str]]:
     """Codes of the fixes that can be tried, by the finding that they answer, without those that a trial of this
-    recording has rejected, and those that cannot be written into its sources. {} for a trace, which has no job to
-    run."""
+    recording has rejected or that cannot be written into its sources. {} for a trace, which has no job."""
     process = report.processes[0]
     if process.case.step.mode == "trace":
         return {}
@@ -135,8 +133,7 @@ def to_try(report: Report, job: Mapping[str, Any]) -> dict[str, list[str]]:
 
 
 def _proposals(process: ProcessReport, job: Mapping[str, Any]) -> tuple[Proposal, ...]:
-    """Proposals; those that exist only as an edit remain applicable only if it can be written into the job's
-    sources."""
+    """Proposals; what is an edit alone stays applicable only if it can be written into the job's sources."""
     found = propose(process.case, process.findings)
     if not job:
         return found
@@ -247,8 +244,7 @@ def of_trial(
     results: Results, folder: str, job: Mapping[str, Any], finding: str, applies: str = "", *, resumed: bool = False
 ) -> Document:
     """Answer on the result of each change, and what to do with it. finding: code of the job's first one, "" for none.
-    applies: command that applies the client's own change, if it is a diff. resumed: the trial continued an interrupted
-    one."""
+    applies: command that applies the client's own change, if it is a diff. resumed: it was continued."""
     judged = [judgement for stage, judgement in results.judgements if stage == 0]
     judged.sort(key=lambda each: (each.verdict is not TrialVerdict.ADOPT, -(each.speed.value if each.speed else 0.0)))
     patch = results.patch

@@ -42,8 +42,7 @@ WITH_VALUE = ("-X", "-W")
 def asked(
     target: Sequence[str], options: LoaderBenchOptions, python: str | None, *, uncontained: bool
 ) -> tuple[Ask, LoaderBenchOptions]:
-    """(function that runs requests about the loader, options completed from the recording) for a place, a recording or
-    a command. Raises UsageError."""
+    """(`Ask` about the loader of a place, a recording or a command; options completed from it). Raises UsageError."""
     only = target[0] if len(target) == 1 else ""
     folder = Path("workspace").absolute()  # each process gets its own
     if only and is_recording(Path(only)):
@@ -71,8 +70,7 @@ def asked(
 
 
 def script_of(words: Sequence[str]) -> tuple[str, ...]:
-    """Words after the interpreter and its options: a script or "-m" and a module, then arguments. Raises UsageError for
-    any other command."""
+    """Words after the interpreter and its options: a script or "-m" and a module, arguments. Raises UsageError."""
     rest = list(words[1:])
     while rest and rest[0].startswith("-") and rest[0] != "-m":
         del rest[: 2 if rest[0] in WITH_VALUE else 1]
@@ -96,8 +94,7 @@ def run(
     delivery: Delivery,
     **given: Any,
 ) -> int:
-    """Times the loader, and prints it. given: the other fields of `LoaderBenchOptions`. Returns the exit status. Raises
-    SteptimeError."""
+    """Times and prints the loader; returns the exit status. given: of `LoaderBenchOptions`. Raises SteptimeError."""
     delivery.check(FORMATS)
     counts = numbers_of(workers, "--workers", 0)
     if counts and counts[-1] > MOST_WORKERS:

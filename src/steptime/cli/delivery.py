@@ -32,22 +32,16 @@ def diagnosed(
     engine: str | None = None,
     workers: int | None = None,
 ) -> Report:
-    """Report as by `diagnosis.diagnose_anywhere`; for one trace from the cache, if the same question was asked
-    before."""
+    """Report as by `diagnosis.diagnose_anywhere`; of one trace from the cache, if asked before."""
     plain = cache and len(paths) == 1 and compile_logs is None and ncu is None and engine is None and workers is None
     question = question_about(paths[0], pictures=pictures, max_size=max_size) if plain else None
     if question is not None and (report := recall(question)) is not None:
         return report
     from steptime.diagnosis import CompanionFiles, diagnose_anywhere
 
+    ours = CompanionFiles(compile_logs, ncu)
     report = diagnose_anywhere(
-        paths,
-        max_size=max_size,
-        cache=cache,
-        engine=engine,
-        workers=workers,
-        pictures=pictures,
-        companions=CompanionFiles(compile_logs, ncu),
+        paths, max_size=max_size, cache=cache, engine=engine, workers=workers, pictures=pictures, companions=ours
     )
     if question is not None:
         remember(question, report)
@@ -62,12 +56,11 @@ def deliver(report: Report, delivery: Delivery, *, text_to_stderr: bool | None) 
     if delivery.price is not None:
         report = replace(report, price=delivery.price)
     answer = answer_of(report, full=delivery.full)
-    if delivery.as_json:
-        notify(str(rendered(answer, ".json")))
-    elif STANDARD_OUTPUT in delivery.outputs or text_to_stderr is not None:
-        error = bool(text_to_stderr) and STANDARD_OUTPUT not in delivery.outputs
-        show(as_text(answer, columns(error=error)), error=error)
-    write_all(answer, delivery, REPORT_FORMATS)
+    named = STANDARD_OUTPUT in delivery.outputs
+    if delivery.as_json or named or text_to_stderr is not None:
+        hand_over(answer, delivery, REPORT_FORMATS, error=bool(text_to_stderr) and not named)
+    else:
+        write_all(answer, delivery, REPORT_FORMATS)
 
 
 ON_SCREEN = Delivery()
@@ -77,8 +70,7 @@ ON_SCREEN = Delivery()
 def hand_over(
     answer: Answer, delivery: Delivery = ON_SCREEN, formats: Sequence[str] = FORMATS, *, error: bool = False
 ) -> None:
-    """Prints an answer, as text or as JSON, and writes the requested files. error: the text goes to standard error.
-    Raises OutputError."""
+    """Prints an answer as text or JSON, and writes its files. error: text on standard error. Raises OutputError."""
     if delivery.as_json:
         notify(str(rendered(answer, ".json")))
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -61,13 +62,10 @@ def command(
     annotate: str | None,
     devices: tuple[str, ...],
     link: float,
-    compile_logs: Path | None,
-    ncu: Path | None,
-    engine: str | None,
-    workers: int | None,
     delivery: Delivery,
     max_size: int,
     cache: bool,
+    **given: Any,
 ) -> int:
     """Diagnose a recording (a folder written by steptime run), traces of torch's profiler of one job (.json, .json.gz;
     files, a folder, or a quoted pattern), a database of nsys export -t sqlite, rocprofv3 or rocmProfileData, or a
@@ -93,16 +91,8 @@ def command(
     from steptime.report.answer import show_pictures
 
     try:
-        report = diagnosed(
-            paths,
-            max_size=max_size,
-            cache=cache,
-            pictures=show_pictures(delivery.outputs, full=delivery.full),
-            compile_logs=compile_logs,
-            ncu=ncu,
-            engine=engine,
-            workers=workers,
-        )
+        pictures = show_pictures(delivery.outputs, full=delivery.full)
+        report = diagnosed(paths, max_size=max_size, cache=cache, pictures=pictures, **given)
     except TraceError as error:
         from steptime.diagnosis import read_sweep
         from steptime.report.sweep import answer_of

@@ -8,11 +8,13 @@ from dataclasses import replace
 
 from steptime._version import __version__
 from steptime.answer.answer import Answer
+from steptime.answer.output import FORMATS
 from steptime.answer.tables import Table, table_of, word
+from steptime.cli.delivery import hand_over
 from steptime.cli.exit_codes import say
 from steptime.cli.options import Delivery
 from steptime.errors import NothingMeasuredError, UsageError
-from steptime.machine.environment import Environment
+from steptime.machine.environment import Environment, describe, interpreter_with_torch
 from steptime.machine.machine import Machine
 from steptime.quantities import Estimate, format_bytes, format_duration, format_intensity, format_share
 
@@ -99,13 +101,9 @@ def _scaled(value: float, unit: str) -> str:
 
 
 def _sweep(python: str | None, recording: str | None, delivery: Delivery, *, remeasure: bool) -> int:
-    """Runs the sweep on the accelerator if there is one, else on the CPU, and places the operators of a recording on
-    it."""
-    from steptime.answer.output import FORMATS
+    """Runs the sweep on the accelerator, else on the CPU, and places the operators of a recording on it."""
     from steptime.callables.sweep import SweepOptions, answer_of_sweep, operators_of, sweep
-    from steptime.cli.delivery import hand_over
     from steptime.diagnosis import diagnose_paths
-    from steptime.machine.environment import describe, interpreter_with_torch
 
     delivery.check(FORMATS)
     operators = operators_of(diagnose_paths((recording,)).processes[0].case) if recording else ()
@@ -127,13 +125,9 @@ def run(
     remeasure: bool, runs: bool, sweeps: bool, recording: str | None, python: str | None, delivery: Delivery
 ) -> int:
     """Prints the machine, or its sweep. Returns the exit status. Raises SteptimeError."""
-    from steptime.cli.delivery import hand_over
-    from steptime.machine.environment import describe
-
     if (delivery.outputs or recording) and not sweeps:
         raise UsageError("usage", "-o and --place need --sweep: steptime env --sweep -o FILE")
     if sweeps:
         return _sweep(python, recording, delivery, remeasure=remeasure)
-    environment = describe(python, remeasure=remeasure, runs=runs, notify=say)
-    hand_over(answer_of(environment), delivery)
+    hand_over(answer_of(describe(python, remeasure=remeasure, runs=runs, notify=say)), delivery)
     return 0

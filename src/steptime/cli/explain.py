@@ -18,12 +18,8 @@ MESSAGES = (Path(__file__).with_name("messages.md"), Path(__file__).parents[3] /
 
 def codes(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Shell completions: codes of rules and fixes, with their titles."""
-    from steptime.advice.engine import all_rules
-    from steptime.advice.fixes import CATALOGUE
-
-    known = [(each.code, each.page.title) for each in all_rules()[0]]
-    known += [(each.code, each.page.title) for each in CATALOGUE]
-    return [CompletionItem(code, help=title) for code, title in sorted(known) if code.startswith(incomplete.upper())]
+    known = sorted((code, title) for code, _, title in _known())
+    return [CompletionItem(code, help=title) for code, title in known if code.startswith(incomplete.upper())]
 
 
 @click.command("explain")
@@ -106,7 +102,6 @@ def _unknown(code: str, words: list[str]) -> UsageError:
 
 
 def _show(page: str) -> None:
-    """Prints a page as Markdown; on a terminal, formatted."""
     if not sys.stdout.isatty():
         notify(page)
         return

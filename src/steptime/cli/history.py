@@ -1,5 +1,4 @@
-"""`steptime history [FOLDER]`: lists the recordings in a folder, finds since when a job has been slow, and removes old
-recordings."""
+"""`steptime history [FOLDER]`: lists recordings, finds since when a job has been slow, and removes old ones."""
 
 from __future__ import annotations
 

@@ -86,8 +86,7 @@ def _start(
     until_loss: LossTarget | None,
     forks: ForkServer,
 ) -> tuple[Path, Variant]:
-    """Folder of a new judgement. A change that cannot be tried is refused before the job is measured, while the server
-    starts."""
+    """Folder of a new judgement. What cannot be tried is refused before the measurement, while the server starts."""
     target = target or named_or_newest(())
     recorded = len(target) == 1 and Path(target[0]).is_dir()
     sources = () if recorded else asked.variants(target, Path.cwd())[0].sources  # the baseline that is measured
@@ -138,13 +137,7 @@ def run(
     target: tuple[str, ...],
     resume: Path | None,
     delivery: Delivery,
-    diffs: tuple[Path, ...],
-    revisions: tuple[str, ...],
-    variables: tuple[str, ...],
-    words: tuple[str, ...],
-    commands: tuple[str, ...],
     any_training: bool,
-    low_precision: bool,
     metric: str | None,
     until_loss: LossTarget | None,
     lower_is_better: bool,
@@ -157,9 +150,9 @@ def run(
         )
     plan = read_results(resume).plan if resume is not None else None
     check_output(delivery)
-    options = TrialOptions(**given)
     alone = any_training or metric is not None or until_loss is not None
-    asked = Candidates(diffs, revisions, variables, words, commands, alone, low_precision)
+    named = {name: given.pop(name) for name in Candidates.__slots__ if name in given}
+    asked, options = Candidates(**named, any_training=alone), TrialOptions(**given)
     if lower_is_better and metric is None:
         raise UsageError("usage", "--lower-is-better needs --metric.")
     if metric is not None and until_loss is not None:

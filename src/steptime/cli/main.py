@@ -148,8 +148,7 @@ class Verbs(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Resolves a verb; an unknown one raises an error with a suggestion: a similar verb, or one for the given
-        argument."""
+        """Resolves a verb; the error for an unknown one suggests a similar verb, or one for its argument."""
         if args[0] in VERBS or args[0].startswith("-") or ctx.resilient_parsing:
             return super().resolve_command(ctx, args)
         raise click.UsageError(f"No such command {args[0]!r}.{_meant(args)}", ctx)

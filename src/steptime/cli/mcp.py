@@ -254,19 +254,14 @@ def _uncontained(wanted: bool) -> list[str]:
 
 def _change(given: Judge, scratch: Path) -> tuple[str, list[str]]:
     """Verb and options for the change to judge. A diff given as text is written to a file."""
-    words = []
-    if given.diff:
-        diff = given.diff
-        if _is_text(diff):
-            (scratch / "change.patch").write_text(diff if diff.endswith("\n") else f"{diff}\n", encoding="utf-8")
-            diff = str(scratch / "change.patch")
-        words += ["--diff", diff]
-    words += ["--ref", given.ref] if given.ref else []
-    for name, value in given.env.items():
-        words += ["--env", f"{name}={value}"]
-    words += ["--args", given.args] if given.args else []
-    words += ["--metric", given.metric] if given.metric else []
-    words += ["--until-loss", str(given.until_loss)] if given.until_loss is not None else []
+    diff = given.diff
+    if _is_text(diff):
+        (scratch / "change.patch").write_text(diff if diff.endswith("\n") else f"{diff}\n", encoding="utf-8")
+        diff = str(scratch / "change.patch")
+    until_loss = str(given.until_loss) if given.until_loss is not None else ""
+    options = [("--diff", diff), ("--ref", given.ref), ("--args", given.args), ("--metric", given.metric)]
+    options += [("--until-loss", until_loss), *(("--env", f"{name}={value}") for name, value in given.env.items())]
+    words = [word for option, value in options if value for word in (option, value)]
     words += ["--lower-is-better"] if given.lower_is_better else []
     if words:
         return "judge", words

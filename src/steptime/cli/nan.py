@@ -97,8 +97,7 @@ def _monitored(options: NanOptions, folder: Path, seed: int) -> MonitoredRun:
 
 
 def _sign(options: NanOptions, monitored: MonitoredRun) -> Trigger | None:
-    """Sign to look for. A job that failed by itself may have seen a bad loss before steptime did. None without a
-    sign."""
+    """Sign to look for, or None. A job that failed by itself may have seen a bad loss before steptime did."""
     if options.at is not None:
         return Trigger("loss", options.at)
     found = first_sign(monitored.processes)

@@ -24,8 +24,7 @@ UNITS = {"": 1.0, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d"
 
 
 def seconds(context: click.Context, option: click.Parameter, value: str, *, zero: bool = False) -> float:
-    """Callback of an option: seconds, from a number with or without a unit. zero: True if 0 is allowed. Raises
-    click.BadParameter."""
+    """Callback: seconds, from a number with a unit or none. zero: 0 is allowed. Raises click.BadParameter."""
     found = DURATION.fullmatch(value)
     length = float(found[1]) * UNITS[(found[2] or "").lower()] if found is not None else -1.0
     if not 0 <= length <= LONGEST or (length == 0 and not zero):
@@ -58,9 +57,7 @@ SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?\s*", re.IGNORECASE)
 
 
 def size(context: click.Context, option: click.Parameter, value: str | None) -> int | None:
-    """Callback of an option: bytes, from a number with a unit of powers of 1000 (GB) or 1024 (GiB), or without one.
-
-    Raises click.BadParameter."""
+    """Callback: bytes, from a number with a unit (of 1000: GB, of 1024: GiB) or none. Raises click.BadParameter."""
     if value is None:
         return None
     found = SIZE.fullmatch(value)
@@ -153,14 +150,14 @@ class Delivery:
     def check(self, formats: Sequence[str] = REPORT_FORMATS) -> None:
         """Checks the destinations before the work. Raises OutputError."""
         if self.outputs:
-            from steptime.answer.output import check_all  # brings numpy, for which no job should wait unasked
+            from steptime.answer.output import check  # brings numpy, for which no job should wait unasked
 
-            check_all(self.outputs, formats, force=self.force)
+            for output in self.outputs:
+                check(output, formats, force=self.force)
 
 
 def gathered(*options: Callable[[Verb], Verb]) -> Callable[[Verb], Verb]:
-    """Options of a verb. Those of them and of the verb's others that are fields of `Delivery` are passed together, as
-    `delivery`."""
+    """Options of a verb. All of the verb's that are fields of `Delivery` are passed together, as `delivery`."""
 
     def add(function: Verb) -> Verb:
         @wraps(function)
@@ -271,8 +268,7 @@ variant_options = gathered(
 
 
 class RecordingOrCommand(click.Command):
-    """Command whose options may follow a recording, which has none of its own; options after a program's name are the
-    program's."""
+    """Command whose options may follow a recording; those after a program's name are the program's."""
 
     def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
         """Parses like click, with options on both sides of a recording."""

@@ -22,11 +22,9 @@ def answer_of(pid: int, command: str, found: LinesFromOutside) -> Answer:
     ]
     cpus = f"CPU: this job {found.job_cpus:.1f} cores, other processes {found.other_cpus:.1f}; " if (
         found.job_cpus is not None) else ""  # fmt: skip
-    most = (
-        "No line was sampled."
-        if not lines
-        else (f"{lines[0][0]}: the main thread was there in {format_share(lines[0][1] / found.looks)} of the samples.")
-    )
+    most = "No line was sampled."
+    if lines:
+        most = f"{lines[0][0]}: the main thread was there in {format_share(lines[0][1] / found.looks)} of the samples."
     return Answer(
         title=f"Process {pid}",
         headline=most,

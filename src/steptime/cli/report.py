@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
+from typing import Any
 
 import click
 
@@ -36,14 +36,7 @@ PAGE = "report.html"
 )
 @companion_options
 @trace_options
-def command(
-    paths: tuple[str, ...],
-    delivery: Delivery,
-    max_size: int,
-    cache: bool,
-    compile_logs: Path | None,
-    ncu: Path | None,
-) -> int:
+def command(paths: tuple[str, ...], delivery: Delivery, **given: Any) -> int:
     """Write the full report of a recording, a trace, or a report that was saved as JSON. Without PATH: of the newest
     recording in runs/.
 
@@ -58,6 +51,6 @@ def command(
     from steptime.report.answer import show_pictures
 
     pictures = show_pictures(delivery.outputs, full=delivery.full)
-    report = diagnosed(paths, max_size=max_size, cache=cache, pictures=pictures, compile_logs=compile_logs, ncu=ncu)
+    report = diagnosed(paths, pictures=pictures, **given)
     deliver(report, delivery, text_to_stderr=None)
     return 0

@@ -1,7 +1,6 @@
 """`steptime run -- CMD…`: measures an unchanged job, and writes its recording and its diagnosis.
 
-The job starts before anything heavy is imported, its own output is never touched, and this command ends as the job
-did."""
+The job starts before anything heavy is imported, its output is never touched, and this command ends as it did."""
 
 from __future__ import annotations
 
@@ -386,8 +385,7 @@ def _compile_logs(folder: Path, options: RunOptions) -> Path | None:
 
 
 def _leave_nothing(recording: Path, parent: Path | None) -> None:
-    """Removes the recording of a job without torch, unless a process that it left running still records. parent: the
-    recording's folder, if it is new."""
+    """Removes the recording of a job without torch, unless a process still records. parent: its folder, if new."""
     from steptime.live.watching import still_recorded
     from steptime.recording.inventory import remove, replaceable
 

@@ -173,8 +173,7 @@ SHARE = 0.5
 
 
 def enough(announcer: Announcer | None, least: float = MEASURED_SECONDS) -> Callable[[Progress], bool]:
-    """Callback that decides, twice a second, whether the job has run long enough to be measured. least: seconds after
-    the profile."""
+    """Callback that decides, twice a second, whether the job has run long enough. least: seconds after the profile."""
     since: Progress | None = None
 
     def seen(progress: Progress) -> bool:
@@ -205,8 +204,7 @@ def measure(
     files. peaks: also measure the machine's peaks. sources: (path relative to the folder, new text) of files, with
     overlays only. least: seconds after the profile. forks: server that starts meanwhile, for a trial.
 
-    Its input is empty and its output goes next to the recording. Raises what `run_variant` raises, and
-    NothingMeasuredError."""
+    Its input is empty, its output next to the recording. Raises what `run_variant` does, and NothingMeasuredError."""
     resolve(command)
     folder = (recording or default_recording(command)).absolute()
     workspace = own_folder(folder.parent, f"workspace-{os.getpid()}")
@@ -255,7 +253,6 @@ def _watched(
 
 
 def _reason(outcome: Outcome, folder: Path, seconds: float) -> NothingMeasuredError:
-    """Reason why there is nothing to try."""
     if any(problem.startswith(DEADLINE_PASSED) for problem in outcome.problems):
         return NothingMeasuredError(
             "no-steps",
@@ -328,8 +325,7 @@ def named_fix(word: str) -> Fix:
 
 
 def only(named: Sequence[Fix], proposals: Sequence[Proposal], case: Case) -> tuple[Proposal, ...]:
-    """Proposals of these fixes, in that order; all options that fit the case if a fix answers no finding. Raises
-    UsageError for one that does not fit."""
+    """Proposals of these fixes, in order; of a fix that answers no finding, all options that fit. Raises UsageError."""
     found: list[Proposal] = []
     for fix in named:
         fitting = [each for each in proposals if each.fix is fix]
@@ -409,8 +405,7 @@ def _measured_on(known: Recording, case: Case) -> Iterator[str]:
 
 @contextmanager
 def trial_runner(folder: Path, options: TrialOptions, forks: ForkServer | None = None) -> Iterator[TrialRunner]:
-    """Context manager with the runner of the trial in a folder. forks: server that was started ahead, if there is
-    one."""
+    """Context manager with the runner of the trial in a folder. forks: server that was started ahead, if any."""
     known = read_results(folder)
     plan, path = known.plan, Path(known.plan.recording)
     recording = load(path) if plan.recording else None
@@ -471,8 +466,7 @@ def _executor(recording: Recording | None, options: TrialOptions, goal: Goal, fo
 
 
 def _say_what_it_takes(plan: Plan, budget: Budget, *, forking: bool, at_once: int = 1) -> None:
-    """Warns if the budget pays for too few processes to prove a change, or to time all of the user's own changes.
-    forking, at_once: as in `seconds_for`."""
+    """Warns of a budget too short to prove a change, or to time the user's. forking, at_once: see `seconds_for`."""
     seconds = partial(seconds_for, plan, rounds=MIN_ROUNDS, forking=forking, at_once=at_once)
     needed = seconds(PROOF_REHEARSALS, PROOF - PROOF_REHEARSALS)
     if budget.left() < needed:
@@ -490,8 +484,7 @@ def _say_what_it_takes(plan: Plan, budget: Budget, *, forking: bool, at_once: in
 
 
 def longer(budget: Budget, needed: float) -> int:
-    """Sufficient budget in minutes if this one is too short: at least twice as long, and enough to prove a change.
-    needed: seconds of that."""
+    """Sufficient budget, minutes: at least twice this one, and enough to prove a change. needed: seconds of that."""
     return ceil(max(2 * budget.seconds, needed) / 60)
 
 
@@ -515,8 +508,7 @@ def recording_of(
     least: float = MEASURED_SECONDS,
     forks: ForkServer | None = None,
 ) -> Path:
-    """Recording that was named, else the newest, or a new one of the command with these source files for its own.
-    least, forks: as in `measure`."""
+    """Recording that was named, else the newest, or a new one. sources, least, forks: as in `measure`."""
     if options.executor == "ray":
         import_ray("--executor ray")  # before anything is written
     target = target or named_or_newest(())
@@ -581,8 +573,7 @@ def _conduct(folder: Path, proposals: Sequence[Proposal], options: TrialOptions)
 
 def _decided(runner: TrialRunner, proposals: Sequence[Proposal], options: TrialOptions) -> tuple[Judgement, ...]:
     """Judgements of all variants. Those that can be switched are measured in one process, the rest in separate ones,
-    and the combination that is taken is proved as a whole. If its training breaks its promise, each part is tried by
-    itself."""
+    and the combination that is taken is proved as a whole. If that breaks its promise, each part is tried by itself."""
     switched = in_one_process(runner)
     known = [each for each in runner.plan.variants if switched is not None and switched.proved(each)]
     others = [each for each in runner.plan.variants if each not in known]
@@ -646,8 +637,7 @@ def keeping(runner: TrialRunner, run: Callable[[], None]) -> int:
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """Context manager in which SIGTERM and SIGHUP end a trial like Ctrl-C: its processes are in sessions of their own,
-    and would continue otherwise."""
+    """SIGTERM and SIGHUP end a trial here like Ctrl-C: its processes, in sessions of their own, would go on."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
@@ -715,8 +705,7 @@ def check_output(delivery: Delivery) -> None:
 
 
 def print_trial(reported: TrialOutput, delivery: Delivery, printed: str = ".jsonl") -> int:
-    """Prints the result of a trial, and writes the requested files. printed: the format that --json prints. Returns the
-    exit status."""
+    """Prints a trial, and writes its files; returns the exit status. printed: the format that --json prints."""
     answer = reported.whole()
     if delivery.as_json and reported.folder is not None:
         notify(str(rendered(answer, printed)))

@@ -11,10 +11,13 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-from steptime.answer.screen import notify
+from steptime.answer.printable import one_line
+from steptime.answer.screen import folded, notify, styled
+from steptime.answer.text import as_text
 from steptime.errors import OutputError, UsageError
-from steptime.live.answer import last_line, line
+from steptime.live.answer import answer_of, last_line, line
 from steptime.live.export import JsonLines, OpenTelemetry, Prometheus, exporter
 from steptime.live.view import LiveView
 from steptime.live.watching import Watcher, ask_for_profile, diagnosis_command, find_recording
@@ -40,18 +43,21 @@ def _as_lines(watcher: Watcher, every: float) -> LiveView:
         _wait(min(due, watcher.due))
 
 
+def _views(watcher: Watcher) -> Iterator[LiveView]:
+    """Views as they come, up to the job's end."""
+    while (view := watcher.look()).state == "running":
+        yield view
+        _wait(watcher.due)
+    yield view
+
+
 def _exported(watcher: Watcher, wanted: JsonLines | Prometheus | OpenTelemetry, every: float) -> None:
     """Exports all views, including the last one, at least `every` seconds apart."""
     due = 0.0
-    while True:
-        view = watcher.look()
-        running = view.state == "running"
-        if not running or time.monotonic() >= due:
+    for view in _views(watcher):
+        if view.state != "running" or time.monotonic() >= due:
             due = time.monotonic() + every
             wanted.show(view)
-        if not running:
-            return
-        _wait(watcher.due)
 
 
 def _served(watcher: Watcher, port: int) -> LiveView:
@@ -60,13 +66,10 @@ def _served(watcher: Watcher, port: int) -> LiveView:
     page = LivePage(watcher.source, port)
     try:
         notify(f"{page.url}\n")
-        while True:
-            view = watcher.look()
+        for view in _views(watcher):
             page.publish(view)
-            if view.state != "running":
-                time.sleep(FAREWELL)
-                return view
-            _wait(watcher.due)
+        time.sleep(FAREWELL)
+        return view
     finally:
         page.close()
 
@@ -75,8 +78,6 @@ def _in_terminal(watcher: Watcher) -> LiveView | None:
     """Last view; None if the user left before the end."""
     from rich.console import Console
     from rich.live import Live
-
-    from steptime.cli.live_screen import screen
 
     console = Console(highlight=False)
     with _keys() as keys, Live(console=console, auto_refresh=False) as live:
@@ -100,6 +101,15 @@ def _in_terminal(watcher: Watcher) -> LiveView | None:
                     subprocess.run(diagnosis_command(watcher.source), stdin=subprocess.DEVNULL, check=False)
                     live.start()
                     break
+
+
+def screen(view: LiveView, foot: str, width: int) -> Any:
+    """Whole screen, for rich. foot: the keys, or the result of the last one."""
+    from rich.console import Group
+    from rich.text import Text
+
+    lines = (piece for line in as_text(answer_of(view), width).splitlines() for piece in folded(line, width))
+    return Group(styled("\n".join(lines)), Text(f"\n{one_line(foot)}", style="dim"))
 
 
 def _profile(recording: Path) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -11,6 +10,7 @@ from pathlib import Path
 
 from steptime.errors import UsageError
 from steptime.launcher.command import is_recording
+from steptime.trace.source import first_bytes
 
 LOOKED_AT = 1 << 18
 """Bytes of a file that are looked at."""
@@ -78,19 +78,7 @@ def kind_of(path: Path) -> FileKind | None:
         if not path.is_file():
             return None
         named = next((kind for kind in KINDS if path.name.lower().endswith(kind.endings or ("\0",))), None)
-        start = b"" if named else _start(path)
+        start = b"" if named else first_bytes(path, LOOKED_AT)
         return named or next((kind for kind in KINDS if any(sign in start for sign in kind.signs)), None)
     except (OSError, ValueError):
         return None
-
-
-def _start(path: Path) -> bytes:
-    """The first bytes, unpacked."""
-    with path.open("rb") as file:
-        start = file.read(LOOKED_AT)
-    if not start.startswith(b"\x1f\x8b"):
-        return start
-    try:
-        return zlib.decompressobj(16 + zlib.MAX_WBITS).decompress(start, LOOKED_AT)
-    except zlib.error:
-        return b""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 
@@ -14,8 +13,7 @@ from steptime.report.sentences import place_text
 
 
 def answer_of(found: HangTriage, passed_over: Sequence[str] = (), more: str = "") -> Answer:
-    """Answer from a triage. passed_over: files that could not be read. more: command that also shows the
-    consequences."""
+    """Answer from a triage. passed_over: files that could not be read. more: command that shows consequences, too."""
     head = f"{format_count(len(found.ranks), 'dump')} ({counted_ranks(found.ranks)})"
     head += f", {format_count(found.checked, 'collective')} compared"
     displayed = _one_of_each_cause(found.stalls)
@@ -30,8 +28,9 @@ def answer_of(found: HangTriage, passed_over: Sequence[str] = (), more: str = ""
         ),
         notes=tuple(f"Left out: {each}" for each in passed_over),
         more=more,
-        data=_data(found),
-    )
+        data={**msgspec.to_builtins(found), "stalls": [{**msgspec.to_builtins(each), "sentence": each.sentence}
+                                                       for each in found.stalls]},
+    )  # fmt: skip
 
 
 def _headline(found: HangTriage, displayed: Sequence[Stall]) -> str:
@@ -73,9 +72,3 @@ def _item(stall: Stall, *, first: bool) -> Item:
     function = f", in {stall.source.function}" if stall.source is not None and stall.source.function else ""
     place = f"{place_text(stall.source)}{function}" if stall.source is not None else ""
     return Item(f"{mark} {stall.sentence}", place=place, lines=stall.evidence)
-
-
-def _data(found: HangTriage) -> dict[str, Any]:
-    """All data of a triage, with a sentence per stall."""
-    stalls = [{**msgspec.to_builtins(stall), "sentence": stall.sentence} for stall in found.stalls]
-    return {**msgspec.to_builtins(found), "stalls": stalls}

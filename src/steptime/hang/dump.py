@@ -72,8 +72,7 @@ class CollectiveCall:
 
 @dataclass(frozen=True, slots=True)
 class Dump:
-    """Last calls of one rank, the oldest first. groups: members (ranks of the whole job) by group name, if the backend
-    lists them (gloo does not)."""
+    """Last calls of one rank, the oldest first. groups: members (the job's ranks) by name, if listed (not by gloo)."""
 
     path: str
     rank: int
@@ -83,8 +82,7 @@ class Dump:
 
 def read_dumps(paths: Sequence[str]) -> tuple[tuple[Dump, ...], tuple[str, ...]]:
     """(dumps in files, folders and patterns, by rank; a sentence for each skipped file). A file in a folder or under a
-    pattern that is no dump is skipped. Raises TraceError: no-dumps, same-rank, and dump-unreadable for a file given by
-    name."""
+    pattern that is no dump is skipped. Raises TraceError: no-dumps, same-rank, dump-unreadable for a named file."""
     dumps: dict[int, Dump] = {}
     passed_over: list[str] = []
     for path, named in (meant for each in paths for meant in _meant(each)):

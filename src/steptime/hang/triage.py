@@ -90,8 +90,7 @@ def _elements(sizes: Iterable[tuple[int, ...]]) -> int:
 NAMED = 8
 """Most ranks that a sentence lists one by one."""
 ROOTED = ("scatter", "gather", "broadcast", "reduce")
-"""Operations in which only one rank has all inputs or outputs, so sizes of one side may differ: input of scatter,
-output of gather."""
+"""Operations in which only one rank has all inputs (scatter) or outputs (gather), so sizes of that side may differ."""
 NEIGHBOURHOOD = 4
 """Calls after a position in which a swapped call is looked for."""
 UNEVEN = ("all_to_all", "alltoall", "_v", "v_")
@@ -161,7 +160,6 @@ class Stall:
 
     @property
     def _seen(self) -> str:
-        """Summary of what the dumps show."""
         place = f"{self.operation} #{self.sequence} of {self.group}"
         who, several = counted_ranks(self.culprits), len(self.culprits) != 1
         wait = f"{counted_ranks(self.waiting)} {'wait' if len(self.waiting) != 1 else 'waits'} in {place}"
@@ -243,8 +241,7 @@ class HangTriage:
 
 
 def triage(dumps: Sequence[Dump], world_size: int | None = None) -> HangTriage:
-    """Compares the dumps of a job, one per rank. world_size: given by the user, or None. Raises UsageError if a dump is
-    of a larger rank."""
+    """Compares the dumps of a job, one per rank. world_size: the user's, or None. Raises UsageError beyond it."""
     given = {dump.rank: dump for dump in dumps}
     world = world_of(dumps, world_size)
     groups = groups_of(dumps, world)

@@ -116,15 +116,12 @@ def _ranks(view: LiveView) -> Table:
         integer("steps", "steps", lambda rank: rank.total),
         duration("step", "step_ns", lambda rank: rank.step.value if rank.step is not None else None),
         number("samples/s", "samples_per_s", lambda rank: rank.rate, lambda rate: f"{rate:,.0f}"),
-        share("input", "input", lambda rank: _input(rank) if rank.steps else None),
+        share("input", "input", lambda rank: next((part.share for part in rank.phases if part.name == "input"), 0.0)
+                                             if rank.steps else None),
         share("between steps", "between", lambda rank: sum(p.share for p in rank.between) if rank.steps else None),
         size("memory", "bytes", lambda rank: rank.bytes),
         word(" ", "doing", lambda rank: rank.note(view.waiting)),
     )  # fmt: skip
-
-
-def _input(rank: RankView) -> float:
-    return next((part.share for part in rank.phases if part.name == "input"), 0.0)
 
 
 def notes(view: LiveView) -> tuple[str, ...]:
@@ -133,8 +130,7 @@ def notes(view: LiveView) -> tuple[str, ...]:
 
 
 def rank_notes(view: LiveView) -> tuple[str, ...]:
-    """Notes on the loader's queue, garbage collections, memory, the front rank's current activity, ranks that are not
-    read, and the last request."""
+    """Notes on the front rank's activity, queue, garbage and memory, on ranks left out, and on the last request."""
     rank, lines = view.front, []
     if rank is not None:
         about = []

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from steptime.answer.page.axes import BOX, Tick, even_ticks
 from steptime.live.view import RankView
 from steptime.quantities import format_bytes, format_duration, format_share
-from steptime.recording.recording import DeviceSample, TelemetrySample
+from steptime.recording.recording import TelemetrySample
 
 MINUTE = 60_000_000_000
 """Time that the machine's strips show, ns."""
@@ -114,7 +115,7 @@ def strips_of(samples: Sequence[TelemetrySample]) -> tuple[PercentStrip, ...]:
     if not samples:
         return ()
     names = {device.name: device.index for sample in samples for device in sample.devices}
-    found = [_strip(f"GPU {index} busy" if index is not None else name, samples, _busy(name))
+    found = [_strip(f"GPU {index} busy" if index is not None else name, samples, partial(_busy, name))
              for name, index in names.items()]  # fmt: skip
     if cpus := samples[-1].cpus:
         found.append(_strip(f"{cpus} CPUs, this job", samples, lambda sample: 100 * sample.job_cpu / cpus))
@@ -122,11 +123,8 @@ def strips_of(samples: Sequence[TelemetrySample]) -> tuple[PercentStrip, ...]:
     return tuple(each for each in found if each.points)
 
 
-def _busy(name: str) -> Callable[[TelemetrySample], float | None]:
-    def busy(sample: TelemetrySample) -> float | None:
-        return next((each for each in sample.devices if each.name == name), DeviceSample()).utilization
-
-    return busy
+def _busy(name: str, sample: TelemetrySample) -> float | None:
+    return next((each.utilization for each in sample.devices if each.name == name), None)
 
 
 def _strip(

@@ -24,8 +24,7 @@ from steptime.recording.recording import DeviceSample
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """One value. name: without the program's prefix. total: True for a counter that only grows. labels: (name,
-    value)."""
+    """One value. name: without the program's prefix. total: True for a growing counter. labels: (name, value)."""
 
     name: str
     unit: str

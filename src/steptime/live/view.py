@@ -202,8 +202,7 @@ def _curve(steps: Steps, usable: Bool, start: int, end: int) -> tuple[float, ...
 
 
 def _rate(process: Process, layout: Layout, usable: Bool, wall: int) -> float | None:
-    """Samples per second, from the training loaders' batch sizes, else from the model's inputs; None if unknown.
-    Smaller last batches count as full."""
+    """Samples per second by the training loaders' batch sizes (last ones as full), else the model's inputs, or None."""
     wanted = set(layout.timeline.training_loaders)
     if layout.timeline.mode is Mode.FORWARD:
         wanted = {loader.identity for loader in process.loaders}

@@ -48,9 +48,7 @@ if its processes are gone, after SILENCE if they cannot be checked."""
 
 
 def find_recording(target: str | None) -> Path:
-    """Recording for a target: a folder, the number of a process, or None for the newest growing one in runs/.
-
-    Raises UsageError and RecordingError."""
+    """Recording of a folder, of a process's number, or the newest growing one. Raises UsageError, RecordingError."""
     if target is None:
         return _newest(Path("runs"))
     path = Path(target)
@@ -90,8 +88,7 @@ def _has_ended(recording: Path) -> bool:
 
 
 def _recording_of(pid: int) -> Path:
-    """Recording of a process: from the environment that `steptime run` gave to it or to a child; else the one in runs/
-    that `steptime attach` made of it."""
+    """Recording of a process: from the environment of it or a child, by `steptime run`; else `steptime attach`'s."""
     try:
         process = psutil.Process(pid)
         family = [process, *process.children(recursive=True)]
@@ -157,7 +154,8 @@ class Watcher:
         for folder in changed:
             process = self._recording.processes[folder]
             self._ranks[folder] = view_of(process.last_minute(), process.count.steps)
-        ranks, waiting = with_stragglers(sorted(self._ranks.values(), key=_place))
+        every = sorted(self._ranks.values(), key=lambda each: (each[0].rank is None, each[0].rank or 0, each[0].name))
+        ranks, waiting = with_stragglers(every)
         ended = manifest.ended_epoch_ns
         started = manifest.started_epoch_ns or time.time_ns()
         state = "ended" if ended else "silent" if self._is_gone(start) else "running"
@@ -211,11 +209,6 @@ class Watcher:
         """Closes the files, and ends an unfinished diagnosis."""
         self._recording.close()
         self._diagnosis.close()
-
-
-def _place(found: tuple[RankView, Int64]) -> tuple[bool, int, str]:
-    view = found[0]
-    return view.rank is None, view.rank or 0, view.name
 
 
 def ask_for_profile(recording: Path) -> None:

@@ -85,8 +85,7 @@ def over_the_run(spread: History) -> Growth:
 
 
 def divergence(spread: History) -> float:
-    """Growth of the median norm from the first third of the run to the last; 1 if it is not unusual, or if there are
-    too few steps."""
+    """Growth of the median norm from the run's first third to its last; 1 if not unusual, or of too few steps."""
     norms = [value_of(norm) for _, _, norm in spread]
     third = len(norms) // 3
     if len(norms) < FEWEST:
@@ -456,8 +455,7 @@ def _origin_order(process: ProcessNumerics) -> tuple[bool, bool, int, int, int]:
 
 
 def _with_origin(result: NonFinite, found: ProcessNumerics, processes: Sequence[ProcessNumerics]) -> NonFinite:
-    """Result with the origin. Sign and rank are those of the origin's rank; if it died without a result, the first sign
-    of any rank is used."""
+    """Result with the origin. Sign and rank are of the origin's rank; if it died without a result, the first of any."""
     origin = found.origin
     batch = found.batch or BatchFacts()
     growth = max(result.growth, growth_of(found.history), key=len)

@@ -36,8 +36,7 @@ FORMAT_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class ValueRange:
-    """Statistics of a tensor. low, high: of finite elements, None if there are none; nan, infinite, negative_infinite,
-    zeros: counts."""
+    """A tensor's statistics. low, high: of finite elements or None; nan, infinite, negative_infinite, zeros: counts."""
 
     name: str = ""
     dtype: str = ""
@@ -189,9 +188,7 @@ NAME = "numerics.json"
 
 def read_numerics(recording: Path, moved: tuple[Path, Path] | None = None) -> tuple[ProcessNumerics, ...]:
     """Results of the processes that trained, by rank; unreadable ones are skipped. moved: (folder that the job ran in,
-    folder that it represents), whose paths are shown.
-
-    Raises RecordingError if reading is forbidden."""
+    folder that it represents), whose paths are shown. Raises RecordingError if reading is forbidden."""
     found = []
     for path in sorted(recording.glob(f"process-*/{NAME}")):
         data = read_bytes(path, LARGEST_DOCUMENT, [])

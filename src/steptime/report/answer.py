@@ -41,6 +41,7 @@ from steptime.report.sentences import (
 from steptime.report.tables import (
     MOST_RANKS,
     case_tables,
+    category_table,
     category_tables,
     process_table,
     rank_tables,
@@ -81,7 +82,7 @@ def answer_of(report: Report, *, full: bool = False) -> Answer:
             Section("", tuple(_asides(report, process))),
             *_trials(report),
         ),
-        notes=tuple(_notes(report, process)),
+        notes=(*([f"Cost: {own_cost_text(process)}"] if process.cost is not None else []), f"From: {report.source}"),
         more=f"steptime report {shlex.quote(report.source)} -o report.html",
         next_command=report.next_command,
         details=partial(_details, report),
@@ -103,7 +104,6 @@ def _exported(extension: str, report: Report) -> str | bytes:
 
 
 def _header(report: Report) -> str:
-    """The job's command line, versions and device."""
     environment = report.environment
     facts = [f"steptime {environment.steptime}", environment.command or report.source]
     facts += [f"torch {environment.torch}" if environment.torch else "", environment.device, environment.ended]
@@ -113,8 +113,7 @@ def _header(report: Report) -> str:
 
 
 def _step(report: Report, process: ProcessReport) -> Iterator[str]:
-    """Lines on the step, on how the steps of a trace were found if it does not mark them, and on throughput and
-    price."""
+    """Lines on the step, on how a trace's steps were found if it does not mark them, on throughput and price."""
     step = process.case.step
     left_out = left_out_text(process)
     yield f"Step {step_text(step)}{f' (excluded: {left_out})' if left_out else ''}"
@@ -130,21 +129,16 @@ def _step(report: Report, process: ProcessReport) -> Iterator[str]:
 def _displayed_categories(process: ProcessReport) -> Table:
     """Table of the categories that take time, longest first."""
     spent = [use for use in process.case.categories if use.duration.value > 0]
-    ordered = tuple(sorted(spent, key=lambda use: -use.duration.value))
-    made = category_tables(replace(process.case, categories=ordered, phases=()))
-    return replace(made[0], title="") if made else NO_TABLE
+    longest = sorted(spent, key=lambda use: -use.duration.value)
+    return category_table("categories", "", "category", longest, process.case)
 
 
 def _sentences(title: str, sentences: Iterable[str]) -> Section:
     return Section(title, tuple(Item(each) for each in sentences))
 
 
-NO_TABLE = Table("none", "", "", (), ())
-
-
 def _computing(process: ProcessReport) -> Iterator[str]:
-    """Sentences on the device's computing, its rates and its kernels, if that is a considerable part of the step; then
-    the replay's predictions, and the step on other devices."""
+    """Sentences on the device's computing if that is a good part of the step, on the replay, and on other devices."""
     case, step = process.case, process.case.step.duration.value
     compute = next((use.duration.value for use in case.categories if use.name == "compute"), 0.0)
     if compute >= LEAST_COMPUTE * step:
@@ -198,19 +192,12 @@ def _asides(report: Report, process: ProcessReport) -> Iterator[Item]:
 
 
 def _trials(report: Report) -> Iterator[Part]:
-    """Trials of the job, and the patch."""
     trials = report.trials
     if trials is None:
         return
     from steptime.report.trial_answer import trial_items  # brings all of the trials' room
 
     yield Section("Tried", trial_items(trials))
-
-
-def _notes(report: Report, process: ProcessReport) -> Iterator[str]:
-    if process.cost is not None:
-        yield f"Cost: {own_cost_text(process)}"
-    yield f"From: {report.source}"
 
 
 def _details(report: Report) -> Iterator[Part]:

@@ -18,7 +18,7 @@ from steptime.answer.json import document
 from steptime.quantities import Estimate
 from steptime.report.compose import confirming
 from steptime.report.json import COMPACT
-from steptime.report.report import Cost, ProcessReport, Report, Throughput
+from steptime.report.report import Cost, ProcessReport, Report
 from steptime.report.sentences import price_rate
 
 COMPACT_VERSION = 2
@@ -212,7 +212,8 @@ def compact(report: Report) -> CompactReport:
 
 def _compact(report: Report) -> CompactReport:
     process, environment = report.processes[0], report.environment
-    step, verdict = process.case.step, process.verdict
+    step, verdict, rates = process.case.step, process.verdict, process.throughput
+    counted_from = f"inputs of {rates.model}" if rates is not None and rates.model else "loader"
     return CompactReport(
         schema=COMPACT,
         schema_version=COMPACT_VERSION,
@@ -222,14 +223,7 @@ def _compact(report: Report) -> CompactReport:
         reason=verdict.reason,
         bottleneck=verdict.bottleneck,
         next=report.next_command,
-        job=CompactJob(
-            environment.command,
-            environment.device,
-            environment.torch,
-            environment.steptime,
-            environment.ranks,
-            process.name,
-        ),
+        job=record_of(CompactJob, environment, shown=process.name),
         step=CompactStep(_interval(step.duration), step.steady, step.warm_up, step.total - step.steady - step.warm_up),
         categories=tuple(
             CompactCategory(use.name, _interval(use.duration), _share(use.duration.value, process))
@@ -240,7 +234,7 @@ def _compact(report: Report) -> CompactReport:
         problems=report.problems[:MOST_PROBLEMS],
         more_problems=max(0, len(report.problems) - MOST_PROBLEMS),
         cost=_cost(process.cost) if process.cost is not None else None,
-        throughput=_throughput(process.throughput) if process.throughput is not None else None,
+        throughput=record_of(CompactThroughput, rates, counted_from=counted_from) if rates is not None else None,
         modules=_modules(process.case.modules),
         more_modules=max(0, len(process.case.modules) - MOST_MODULES),
         elsewhere=tuple(map(_elsewhere, process.case.replay.elsewhere)) if process.case.replay is not None else (),
@@ -259,15 +253,14 @@ def _gpu(report: Report, case: Case) -> CompactGpu:
 
 
 def _elsewhere(found: Elsewhere) -> CompactElsewhere:
-    return CompactElsewhere(
-        found.device,
-        found.link,
-        _interval(found.step),
-        _interval(found.kernels),
-        round(found.here),
-        round(found.communication, 4),
-        found.checked,
-        found.sources,
+    return record_of(
+        CompactElsewhere,
+        found,
+        step_ns=_interval(found.step),
+        kernels_ns=_interval(found.kernels),
+        kernels_here_ns=round(found.here),
+        communication=round(found.communication, 4),
+        peaks=found.sources,
     )
 
 
@@ -287,11 +280,6 @@ def _modules(modules: Sequence[ModuleUse]) -> tuple[CompactModule, ...]:
     )
 
 
-def _throughput(found: Throughput) -> CompactThroughput:
-    counted_from = f"inputs of {found.model}" if found.model else "loader"
-    return CompactThroughput(found.samples, found.rate, found.run_rate, found.tokens, counted_from)
-
-
 def _findings(report: Report, process: ProcessReport) -> tuple[CompactFinding, ...]:
     from steptime.advice.propose import propose
 
@@ -305,17 +293,16 @@ def _findings(report: Report, process: ProcessReport) -> tuple[CompactFinding, .
             next_ = f"steptime try {shlex.quote(report.source)}"
         elif finding.code == LEAK and report.environment.command:
             next_ = confirming(report.source, report.environment.command)
-        return CompactFinding(
-            finding.code,
-            finding.name,
-            finding.weight.value,
-            CompactLine(line.file, line.line, line.function, line.text) if line is not None else None,
-            _interval(saving) if saving is not None else None,
-            _share(saving.value, process) if saving is not None else None,
-            finding.summary,
-            finding.advice,
-            fixes,
-            next_,
+        return record_of(
+            CompactFinding,
+            finding,
+            weight=finding.weight.value,
+            line=record_of(CompactLine, line) if line is not None else None,
+            savings_ns=_interval(saving) if saving is not None else None,
+            share=_share(saving.value, process) if saving is not None else None,
+            evidence=finding.summary,
+            fixes=fixes,
+            next=next_,
         )
 
     return tuple(map(reported, process.findings[:MOST_FINDINGS]))
@@ -333,4 +320,4 @@ def _share(duration: float, process: ProcessReport) -> float:
 def _cost(cost: Cost) -> CompactCost:
     always = round(cost.always_ns) if cost.always_ns is not None else None
     once = round(cost.once_ns / cost.run_ns, 4) if cost.run_ns else 0.0
-    return CompactCost(always, cost.measured, cost.once_ns, once, cost.peaks_ns)
+    return record_of(CompactCost, cost, per_step_ns=always, once_share=once)

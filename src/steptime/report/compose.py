@@ -91,13 +91,8 @@ def _switches(settings: SettingsFacts | None) -> list[tuple[str, str]]:
         "distributed backend": settings.distributed_backend,
         "debug switches": " ".join(f"{name}={value}" for name, value in settings.debug_switches) or None,
     }
-    return [(name, _word(value)) for name, value in values.items() if value is not None]
-
-
-def _word(value: object) -> str:
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    return str(value)
+    return [(name, ("on" if value else "off") if isinstance(value, bool) else str(value))
+            for name, value in values.items() if value is not None]  # fmt: skip
 
 
 def facts_of_trace(trace: Trace) -> Facts:
@@ -174,6 +169,7 @@ def cost_of(
     starts = np.sort(process.intervals.start)
     inside = np.searchsorted(starts, steps.end[steady]) - np.searchsorted(starts, steps.start[steady])
     records = float(inside.mean()) if len(steady) else None
+    span = int(steps.end[-1] - steps.start[0]) if len(steps.end) else 0
     return Cost(
         instrumentation=mean_of(turns) if len(turns) >= LEAST_TURNS else None,
         computed=records * each if records is not None else None,
@@ -183,17 +179,13 @@ def cost_of(
         bytes_per_step=records * RECORD.size if records is not None else None,
         lined_steps=int(steps.lined.sum()),
         slowed_ns=_slowed(process, steps, steady),
-        run_ns=max(manifest.job_ns if manifest is not None else 0, _span(steps)),
+        run_ns=max(manifest.job_ns if manifest is not None else 0, span),
         before_ns=manifest.before_ns if manifest is not None else 0,
         after_ns=manifest.after_ns if manifest is not None else 0,
         peaks_ns=machine.spent_ns if machine is not None else 0,
         tracer=tracer,
         span_ns=float((steps.end - steps.start)[steady].mean()) if len(steady) else 0.0,
     )
-
-
-def _span(steps: Steps) -> int:
-    return int(steps.end[-1] - steps.start[0]) if len(steps.end) else 0
 
 
 def _slowed(process: Process, steps: Steps, steady: Int64) -> int:
@@ -266,8 +258,7 @@ def _held_back(reasons: int | None) -> float | None:
 
 
 def throughput_of(case: Case, steps: Steps, left_out: int = 0) -> Throughput | None:
-    """Throughput from the loader's batch size or else the model's inputs; None if neither is known. left_out: steps of
-    the run that are not among `steps`."""
+    """Throughput by the loader's batch size, else the model's inputs, or None. left_out: steps that `steps` lacks."""
     samples, step, inputs = samples_per_step(case), case.step.duration.value, case.inputs
     if not samples or step <= 0:
         return None
@@ -315,8 +306,7 @@ def compose(
 ) -> Report:
     """Report of a recording or of traces. source: the path as the user gave it. processes: at least one.
 
-    The straggler comes first, else the slowest training process; it alone keeps its step view and its traces, and the
-    content of small traces."""
+    The straggler comes first, else the slowest trainer; it alone keeps its step view and traces, small ones whole."""
     ordered = sorted(processes, key=lambda process: (-process.case.step.duration.value, process.rank or 0))
     if _alike(processes):
         ordered = sorted(processes, key=lambda process: (process.rank is None, process.rank or 0))
@@ -343,8 +333,7 @@ def with_trials(report: Report, folder: Path | None) -> Report:
 
 
 def of_copies(report: Report, source: str) -> Report:
-    """Report of temporary copies under the name of their original; its traces keep only their names. source: what the
-    user gave."""
+    """Report of temporary copies under the name that the user gave, `source`; its traces keep only their names."""
     processes = (
         replace(process, traces=tuple(replace(each, path=Path(each.path).name) for each in process.traces))
         for process in report.processes
@@ -388,7 +377,6 @@ def _can_be_tried(process: ProcessReport) -> bool:
 
 
 def _alike(processes: tuple[ProcessReport, ...]) -> bool:
-    """True if all processes' steps are equally long within their intervals; then rank 0, which users expect, comes
-    first."""
+    """True if all steps are equally long within their intervals; then rank 0, which users expect, comes first."""
     durations = [process.case.step.duration for process in processes]
     return max(each.low for each in durations) <= min(each.high for each in durations)

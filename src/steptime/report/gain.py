@@ -25,8 +25,7 @@ MOST_TIMES = 100.0
 
 
 def gain_of(report: Report) -> Gain | None:
-    """Of a report; None where nothing in the step is worth a big number. What a trial measured goes before what is
-    possible."""
+    """Gain of a report, None if not worth a big number. What a trial measured goes before what is possible."""
     measured = measured_gain(report.trials) if report.trials is not None else None
     return measured or possible_gain(report.processes[0])
 
@@ -57,8 +56,8 @@ def possible_gain(process: ProcessReport) -> Gain | None:
     all no more than the step; bounds add, which is wider than independent errors. A place that is not known promises
     nothing: nobody knows what of its time is needed."""
     case, step = process.case, process.case.step.duration
-    found = [each for each in process.findings if each.weight is Weight.FINDING and each.savings is not None]
-    found = [each for each in found if each.source is not None or each.name not in OF_A_PLACE]
+    found = [(each, each.savings) for each in process.findings if each.weight is Weight.FINDING
+             and each.savings is not None and (each.source is not None or each.name not in OF_A_PLACE)]  # fmt: skip
     saved = capped(total(_by_category(found, case)), step)
     if not found or not step.value or saved.value < LEAST * step.value or most_of_the_run(case) is not None:
         return None
@@ -75,9 +74,9 @@ def possible_gain(process: ProcessReport) -> Gain | None:
     )
 
 
-def _by_category(found: Sequence[Finding], case: Case) -> Iterator[Estimate]:
-    for category in dict.fromkeys(each.category for each in found):
-        saved = total(each.savings for each in found if each.category == category and each.savings is not None)
+def _by_category(found: Sequence[tuple[Finding, Estimate]], case: Case) -> Iterator[Estimate]:
+    for category in dict.fromkeys(each.category for each, _ in found):
+        saved = total(saved for each, saved in found if each.category == category)
         use = named(case.categories, category)
         yield saved if use is None else capped(saved, use.duration)
 
@@ -99,10 +98,9 @@ def _interval(step: Estimate, saved: Estimate) -> str:
     )
 
 
-def _cause(found: list[Finding], saved: float) -> str:
+def _cause(found: Sequence[tuple[Finding, Estimate]], saved: float) -> str:
     """The finding that does most of it, with its line."""
-    largest = max(found, key=lambda each: each.savings.value if each.savings is not None else 0.0)
+    largest, own = max(found, key=lambda each: each[1].value)
     place = f" at {place_text(largest.source)}" if largest.source is not None else ""
-    spent = largest.savings.value if largest.savings is not None else 0.0
-    part = "all" if len(found) == 1 else f"{format_duration(min(spent, saved))}"
-    return f"{part[:1].upper()}{part[1:]} of it: {largest.code} {largest.name}{place}"
+    part = "All" if len(found) == 1 else format_duration(min(own.value, saved))
+    return f"{part} of it: {largest.code} {largest.name}{place}"

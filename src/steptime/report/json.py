@@ -1,5 +1,4 @@
-"""Whole report as JSON: every field of `Report`, versioned, to be read back. Its JSON Schema is
-docs/report-schema.json; programs should use `report.compact`."""
+"""Whole report as JSON, versioned, to be read back (docs/report-schema.json); programs should use `report.compact`."""
 
 from __future__ import annotations
 
@@ -34,8 +33,7 @@ _NOTHING = object()
 
 
 def without_sources(report: Report) -> Report:
-    """Report without source lines, paths, and what depends on them. Commands and the recording keep their file
-    names."""
+    """Report without source lines, paths and what depends on them; commands and the recording keep file names."""
     known = {text for source in sources_of(report) for text in (source.file, source.text, format_source(source))}
     secret = sorted((text for text in known if len(text) >= _SHORTEST), key=len, reverse=True)
     cleaned: Report = _clean(report, re.compile("|".join(map(re.escape, secret))) if secret else None)
@@ -101,8 +99,7 @@ LARGEST = 256 << 20
 
 
 def render(report: Report) -> str:
-    """Report as one indented JSON document with a line feed, without the traces' contents. Halves of surrogate pairs,
-    which no JSON can hold, are escaped."""
+    """Report as by `document`, without the traces' contents."""
     return document(without_contents(report))
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import fmean, median, quantiles
 
 from steptime.answer.answer import Answer
-from steptime.answer.page.curves import curve_figures
+from steptime.answer.page.axes import curve_figures
 from steptime.answer.tables import Cell, Column, Table, duration, integer, number, size, table_of, word
 from steptime.quantities import format_bytes, format_count, format_share
 from steptime.recording.parity import StepWork
@@ -51,14 +51,15 @@ def answer_of(
         parts=(_variants(judgements, results.runs, samples), _by_size(points)),
         notes=(
             *assumed_text(results),
-            *_reasons(judgements, timed),
+            *(f"{each.variant.label}: {each.verdict.value}: {each.sentence}" for each in judgements
+              if each.verdict in EXPLAINED and (timed or "not timed" not in each.sentence)),
             *_drifted(judgements, timed),
             *_compilation(judgements, timed),
         ),
         next_command=next_command,
         figures=curve_figures(throughput_chart([(each.size, each.rate) for each in points if each.rate is not None])),
         data=as_document(results),
-    )
+    )  # fmt: skip
 
 
 NOTHING = "No result: the budget was too short for one round. Give a larger --budget."
@@ -120,13 +121,6 @@ def _row(label: str, every: Sequence[Run], variants: Sequence[str], speed: str, 
     return LabRow(label, speed, step, middle, spread, samples / step * 1e9 if samples else None, peak, calls)
 
 
-def _reasons(judgements: Sequence[Judgement], timed: Sequence[Run]) -> Iterator[str]:
-    """Reasons why variants failed, without repeating the headline."""
-    for each in judgements:
-        if each.verdict in EXPLAINED and (timed or "not timed" not in each.sentence):
-            yield f"{each.variant.label}: {each.verdict.value}: {each.sentence}"
-
-
 def _by_size(points: Sequence[BatchSizePoint]) -> Table:
     """Table of samples per second by batch size; out of memory is one of the results."""
 
@@ -151,7 +145,6 @@ def _by_size(points: Sequence[BatchSizePoint]) -> Table:
 
 
 def _mean_step(runs: Sequence[Run]) -> float:
-    """Mean step time, ns."""
     return fmean(fmean(run.step_ns) for run in runs)
 
 
@@ -226,7 +219,6 @@ def reading(
 
 
 def _peaks(judgements: Sequence[Judgement]) -> list[str]:
-    """Text on the gain by a perfect input."""
     upper_bound = next((each.speed for each in judgements if each.variant.name == NO_INPUT), None)
     if upper_bound is None:
         return []
@@ -251,11 +243,11 @@ def _little(judgements: Sequence[Judgement], timed: Sequence[Run], *, fast_bfloa
 
 
 def _paying(judgements: Sequence[Judgement]) -> list[str]:
-    adopted = [each for each in judgements if each.verdict is TrialVerdict.ADOPT and each.speed is not None]
-    best = max(adopted, key=lambda each: each.speed.value if each.speed is not None else 0.0, default=None)
-    if best is not None and best.speed is not None:
+    known = [(each, each.speed) for each in judgements if each.verdict is TrialVerdict.ADOPT and each.speed is not None]
+    if known:
+        best, speed = max(known, key=lambda each: each[1].value)
         whole = f" of a step, some {best.of_run.value:.2f}× of the run" if best.of_run is not None else ""
-        return [f"{best.variant.label} pays ({best.speed.value:.2f}×{whole})"]
+        return [f"{best.variant.label} pays ({speed.value:.2f}×{whole})"]
     tried = any(each.speed is not None or each.verdict is not TrialVerdict.UNDECIDED for each in judgements)
     return ["no tried precision or compilation is measurably faster"] if tried else []
 
@@ -278,7 +270,6 @@ def _sizes(points: Sequence[BatchSizePoint]) -> list[str]:
 
 
 def _margin(points: Sequence[BatchSizePoint], capacity: int | None) -> list[str]:
-    """Text on the memory that the largest timed batch leaves free."""
     largest = next((point for point in reversed(points) if point.rate is not None and point.peak), None)
     if len(points) < 2 or largest is None or largest.peak is None or not capacity:
         return []

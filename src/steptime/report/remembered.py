@@ -1,8 +1,7 @@
 """Cached report of a large trace, in the user's cache folder, so that it is analysed only once.
 
 A cached report counts only for the same question: the same file under the same name, the same code and the same peaks,
-without records of other tools next to it. It is a checksum and the report as JSON; if it is damaged, the trace is
-diagnosed anew."""
+without records of other tools next to it. It is a checksum and the report as JSON; if damaged, it does not count."""
 
 from __future__ import annotations
 
@@ -13,6 +12,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 
@@ -22,7 +22,7 @@ from steptime.report.json import without_contents
 from steptime.report.report import Report
 from steptime.report.trace_files import carried
 from steptime.trace.compile_logs import find_logs
-from steptime.trace.entries import OF_ANSWER, OF_COLUMNS, Stamp, belongs_to_user, entry_of, stamp_of, write_entry
+from steptime.trace.entries import OF_ANSWER, OF_COLUMNS, EntryError, Stamp, entry_of, read_entry, stamp_of, write_entry
 from steptime.trace.nsight_compute import find_counters
 
 MAGIC = b"steptime-answer 1 "
@@ -48,8 +48,7 @@ class _KeptReport(msgspec.Struct, frozen=True):
 
 
 def question_about(path: str, *, pictures: bool, max_size: int) -> Question | None:
-    """Question for a trace; None if nothing is cached: for a path that is no file, and next to records of other tools,
-    which may change."""
+    """Question for a trace; None if nothing is cached: for no file, and next to other tools' records (they change)."""
     try:
         stamp = stamp_of(Path(path)) if Path(path).is_file() else None
         if stamp is None or find_logs(Path(path)) is not None or find_counters(Path(path)):
@@ -61,23 +60,22 @@ def question_about(path: str, *, pictures: bool, max_size: int) -> Question | No
 
 def recall(question: Question) -> Report | None:
     """Cached report for a question; None without one."""
-    entry = _entry(question)
-    try:
-        with entry.open("rb") as file:
-            if not belongs_to_user(file):
-                return None
-            checksum, _, encoded = file.read().removeprefix(MAGIC).partition(b"\n")
-        if checksum != _checksum(encoded):
-            return None
-        answer = msgspec.json.decode(encoded, type=_KeptReport)
-        os.utime(entry)  # the oldest are deleted first
-    except (OSError, ValueError, RecursionError):
-        return None
-    if not _same(answer.question, question):
+    answer = read_entry(_entry(question), _kept_report)
+    if answer is None or not _same(answer.question, question):
         return None
     first, *others = answer.report.processes
     shown = replace(first, traces=carried(first.traces)) if question.pictures else first
     return replace(answer.report, processes=(shown, *others))
+
+
+def _kept_report(file: BinaryIO) -> _KeptReport:
+    checksum, _, encoded = file.read().removeprefix(MAGIC).partition(b"\n")
+    try:
+        if checksum == _checksum(encoded):
+            return msgspec.json.decode(encoded, type=_KeptReport)
+    except (ValueError, RecursionError) as error:
+        raise EntryError(str(error)) from error
+    raise EntryError("damaged")
 
 
 def remember(question: Question, report: Report) -> None:

@@ -1,5 +1,4 @@
-"""Texts on the figures of a report for the terminal, Markdown and the page: source lines, intervals, the roofline,
-predictions, and steptime's own cost."""
+"""Texts on a report's figures for all renderers: source lines, intervals, roofline, predictions, own cost."""
 
 from __future__ import annotations
 
@@ -73,8 +72,7 @@ def placed(process: ProcessReport) -> ProcessReport:
 
 
 def from_here(text: str, sources: Iterable[SourceLine]) -> str:
-    """Text with each short place ("train.py:12") as an editor opens it from the current folder; ambiguous file names
-    stay short."""
+    """Text with short places ("train.py:12") as an editor opens them from here; ambiguous file names stay short."""
     paths: dict[str, set[str]] = {}
     for source in sources:
         if source.line and (short := format_source(source)) in text and (path := reachable(source.file)):
@@ -105,8 +103,7 @@ def step_text(step: StepSummary) -> str:
 
 
 def left_out_text(process: ProcessReport) -> str:
-    """Steps that the mean excludes, and why: "1 warm-up, 14 for measurements of steptime, 2 with evaluation"; "" for
-    none."""
+    """Steps that the mean excludes, and why: "1 warm-up, 14 for measurements of steptime, …"; "" for none."""
     step, series = process.case.step, process.series
     use = process.case.outliers
     outliers = use.left_out - use.at_segments if use is not None else 0
@@ -123,9 +120,8 @@ def left_out_text(process: ProcessReport) -> str:
 
 
 def throughput_text(throughput: Throughput | None, device: str = "cpu", ranks: int = 1) -> str:
-    """ "401 samples/s in a steady step, 280 samples/s over the whole run"; "" where that is not known; of several ranks
-    for each, and for all together, which each read their own batches. Where no loader says what a sample is, its end
-    says it."""
+    """ "401 samples/s in a steady step, 280 samples/s over the whole run"; "" if unknown. Of several ranks, which read
+    their own batches, for each and all. Its end says what a sample is where no loader does."""
     if throughput is None:
         return ""
     each = "" if device == "cpu" else "/GPU"  # a process trains on one
@@ -138,8 +134,7 @@ def throughput_text(throughput: Throughput | None, device: str = "cpu", ranks: i
 
 
 def cost_text(cost: Cost, step: float) -> str:
-    """Cost as text: "27 µs/step always (< 0.1 %); 1.5 s once, for 10 line-timed and 6 profiled steps (22 % of this 7 s
-    run)". step: ns."""
+    """ "27 µs/step always (< 0.1 %); 1.5 s once, for 6 profiled steps (22 % of this 7 s run)". step: ns."""
     always = "always-on timers not measured"
     if cost.always_ns is not None:
         about = "" if cost.measured else "about "
@@ -204,8 +199,7 @@ def roofline_sentences(case: Case) -> tuple[str, ...]:
 
 
 def bounds_text(roofline: RooflineUse, case: Case) -> str:
-    """Compute category by bound: "compute bound by memory 61 %, arithmetic 30 %, unmodelled 9 %"; "" without known
-    peaks."""
+    """Compute category by bound: "compute bound by memory 61 %, arithmetic 30 %, …"; "" without known peaks."""
     if not roofline.flops and not roofline.bytes:
         return f"kernels of unknown cost: {_why_unmodelled(case)}"
     if case.machine is None:
@@ -217,7 +211,6 @@ def bounds_text(roofline: RooflineUse, case: Case) -> str:
 
 
 def _why_unmodelled(case: Case) -> str:
-    """Reason why no kernel has a model of its work."""
     computing = [use for use in case.kernels if use.bound != "communication"]
     if any(use.shapes for use in computing):
         return "steptime has no model of their operators"
@@ -229,8 +222,7 @@ def _why_unmodelled(case: Case) -> str:
 
 
 def reached_text(case: Case) -> str:
-    """Rate of the step: "12.3 TFLOP/s, 4 % of the bfloat16 peak (312 TFLOP/s, datasheet)"; "" if no kernel has a
-    model."""
+    """Rate: "12.3 TFLOP/s, 4 % of the bfloat16 peak (312 TFLOP/s, datasheet)"; "" if no kernel has a model."""
     roofline, step = case.roofline, case.step.duration.value
     if roofline is None or not roofline.flops or not step:
         return ""
@@ -301,8 +293,7 @@ HOUR, THOUSAND = 3.6e12, 1_000
 
 
 def price_text(report: Report) -> str:
-    """Price as text: "$1.90 per 1,000 steps (8 GPUs at $2.50 an hour each); ST302 is worth up to $0.72 of it"; ""
-    without a price."""
+    """ "$1.90 per 1,000 steps (8 GPUs at $2.50 an hour each); ST302 is worth $0.72 of it"; "" without a price."""
     price, process = report.price, report.processes[0]
     if price is None:
         return ""
@@ -318,8 +309,7 @@ def price_text(report: Report) -> str:
 
 
 def price_rate(price: float, report: Report) -> float:
-    """Price in $ of a thousand steps per nanosecond of step time, on all GPUs of the job. price: $ per hour for
-    each."""
+    """$ per thousand steps and nanosecond of step time, on all GPUs of the job. price: $ per hour for each."""
     return THOUSAND * max(1, report.environment.ranks) * price / HOUR
 
 
@@ -347,8 +337,7 @@ def _peak_origin(machine: MachineUse | None, dtype: str) -> str:
 
 
 def predictions(replay: ReplayUse | None, step: float) -> list[Prediction]:
-    """Predictions that matter, largest first, without insignificant ones and without the device as a whole, whose parts
-    are listed."""
+    """Significant predictions, largest first, without the device as a whole, whose parts are listed."""
     found = [each for each in replay.predictions if not each.change.startswith("device ")] if replay is not None else []
     sure = [each for each in found
             if each.saved.value >= SMALLEST * step and (each.saved.samples < 2 or each.saved.low > 0)]  # fmt: skip
@@ -366,14 +355,12 @@ def prediction_text(prediction: Prediction, step: float) -> str:
 
 
 NOTABLE = 0.1
-"""Fraction of the kernels' time: if they gain more than that, and most of it does not shorten the step, the text gives
-the reason."""
+"""Fraction of the kernels' time: if a larger gain mostly does not shorten the step, the text gives the reason."""
 
 
 def elsewhere_text(prediction: Elsewhere, step: float) -> str:
     """Prediction for another device as text: "AMD Instinct MI300X: 42.5 ms per step, 14 % shorter (36 to 52 ms);
-    kernels 45.1 to 29.8 ms". With communication, it says that the number of ranks stays the same: the cost of more
-    could not be checked with traces."""
+    kernels 45.1 to 29.8 ms". With communication, the number of ranks stays: no trace shows the cost of more."""
     times, kernels = prediction.step, prediction.kernels
     faster = f"a link {prediction.link:.3g} times as fast" if prediction.link != 1 else ""
     where = " and ".join(filter(None, (prediction.device, faster)))

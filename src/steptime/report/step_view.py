@@ -1,7 +1,6 @@
 """View of one step from a trace or a recording: what ran where and when.
 
-Its columns are texts of decimal numbers separated by spaces, so that fifty thousand events are a few strings instead of
-a quarter of a million objects."""
+Its columns are texts of numbers separated by spaces: fifty thousand events are a few strings, not 250,000 objects."""
 
 from __future__ import annotations
 
@@ -131,8 +130,7 @@ def assemble(
     strips: Sequence[Strip], displayed: tuple[int, int], step: tuple[int, int], number: int, how: str, left_out: int = 0
 ) -> StepView:
     """Step view of these tracks, in order. displayed, step: (start, end), absolute ns; number, how: see `StepView`;
-    left_out: events that the strips already lack. The shortest events are dropped if there are too many events or
-    bytes."""
+    left_out: events that the strips already lack. Of too many events or bytes, the shortest are dropped."""
     count = sum(map(len, strips)) + left_out
     most = MOST_EVENTS
     for _ in range(_TRIES):
@@ -333,8 +331,7 @@ def _phases(displayed: tuple[int, int], phases: Mapping[Phase, Intervals]) -> li
 
 
 def _rows(trace: Trace, displayed: tuple[int, int]) -> tuple[Rows, int]:
-    """(events on threads and streams between two times, number left out): a step that is a whole trace has millions of
-    events."""
+    """(events on threads and streams between two times, number left out): a step may be a whole trace, of millions."""
     events = trace.events
     rows = np.flatnonzero(
         (events.start < displayed[1]) & ((events.end > displayed[0]) | (events.start >= displayed[0]))
@@ -348,8 +345,7 @@ def _rows(trace: Trace, displayed: tuple[int, int]) -> tuple[Rows, int]:
 
 
 def _tracks(steps: StepContext, rows: Rows, sources: Sources) -> list[Strip]:
-    """Tracks in order: streams by busy time, the training thread, autograd's, the other threads by busy time; at most
-    MOST_TRACKS of streams and of threads."""
+    """Streams by busy time, the training thread, autograd's, the others by busy time; MOST_TRACKS of each at most."""
     trace, events = steps.trace, steps.trace.events
     device = np.isin(events.event_kind[rows], DEVICE)
     found = []
@@ -442,8 +438,7 @@ def _pair(window: Int64) -> tuple[int, int]:
 
 
 def step_view_of_trace(steps: StepContext, numbers: Int64) -> StepView:
-    """Step view of the most usual steady step. steps: the steady ones, at least one. numbers: their indices among
-    all."""
+    """Step view of the most usual of the steady steps, at least one. numbers: their indices among all."""
     at = usual(steps.windows[:, 1] - steps.windows[:, 0])
     count = len(steps)
     how = "the only steady step" if count == 1 else f"the step closest to the median of {count} steady steps"

@@ -34,8 +34,7 @@ _OF_SEGMENT = {
 FAR_OUT = 3.0
 """Interquartile ranges above the third quartile: Tukey's "far out" (Exploratory Data Analysis, 1977)."""
 LEAST_EXCESS = 1.25
-"""Least length of an outlier, as a multiple of the median: on an even machine the quartiles almost coincide, and a few
-percent are no event."""
+"""Least length of an outlier over the median: on an even machine quartiles coincide, and a few percent are no event."""
 MOST_ROWS = 1000
 """Most rows with categories; in a longer job several neighbours share one."""
 MOST_MARKS = 500

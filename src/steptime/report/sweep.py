@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from steptime.answer.answer import Answer
-from steptime.answer.page.axes import Tick, decades, middles
-from steptime.answer.page.curves import CurveChart, curve_figures, curve_of
+from steptime.answer.page.axes import CurveChart, curve_figures, decades, labelled_curve
 from steptime.answer.tables import Table, duration, integer, number, share, table_of
 from steptime.quantities import Estimate, format_samples, format_share
 
@@ -53,7 +52,6 @@ def answer_of(points: Sequence[SweptBatch]) -> Answer:
 
 
 def _table(points: Sequence[SweptBatch]) -> Table:
-    """Table with a row for each batch size."""
     best = max(point.throughput for point in points)
     return table_of(
         "sweep", "Batch sizes", "", points,
@@ -87,9 +85,5 @@ def throughput_chart(points: Sequence[tuple[int, Estimate]]) -> CurveChart | Non
     if len(points) < 2:
         return None
     up = decades([max(rate.value, 1.0) for _, rate in points])
-    places = middles(len(points))
-    line = curve_of(
-        "samples per second", 0, [(place, rate) for place, (_, rate) in zip(places, points, strict=True)], up
-    )
-    sizes = tuple(Tick(place, str(size)) for place, (size, _) in zip(places, points, strict=True))
-    return CurveChart((line,), sizes, up.every_tick(rate_text), "Throughput over batch size")
+    sizes = [(str(size), rate) for size, rate in points]
+    return labelled_curve("samples per second", "Throughput over batch size", sizes, up, rate_text)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -98,12 +98,12 @@ def case_tables(case: Case) -> tuple[Table, ...]:
 def category_tables(case: Case) -> tuple[Table, ...]:
     """Tables of categories and phases with their intervals."""
     return _with_rows(
-        _categories("categories", "Categories", "category", case.categories, case),
-        _categories("phases", "Phases", "phase", case.phases, case),
+        category_table("categories", "Categories", "category", case.categories, case),
+        category_table("phases", "Phases", "phase", case.phases, case),
     )
 
 
-def _categories(identity: str, title: str, name: str, uses: tuple[CategoryUse, ...], case: Case) -> Table:
+def category_table(identity: str, title: str, name: str, uses: Sequence[CategoryUse], case: Case) -> Table:
     step = case.step.duration.value or 1.0
     return table_of(
         identity, title, "", uses,
@@ -540,8 +540,7 @@ def process_table(report: Report) -> Table:
 
 
 def rank_tables(ranks: RankComparison | None, displayed: int) -> Iterator[Table]:
-    """Tables over all ranks; nothing for a single rank. displayed: number of ranks that the document shows one by
-    one."""
+    """Tables over all ranks; none for a single one. displayed: number of ranks that the document shows one by one."""
     if ranks is None:
         return
     if len(ranks.rows) > displayed:

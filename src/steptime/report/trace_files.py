@@ -1,7 +1,6 @@
 """Whole traces behind a report: their places, and the contents of small ones.
 
-Contents are read here, where the figures are made. A page never reads a path from a report, which may come from a
-stranger."""
+Contents are read here, where the figures are made: a page reads no path of a report, which may be a stranger's."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Answer of `steptime try`: the fixes that pay, their gains, and the patch.
 
-A gain has an interval, or is not shown. A variant that trains something else (no input, other batches) shows an upper
-bound or a throughput, never a win."""
+A gain has an interval, or is not shown. A variant that trains something else shows a bound or a throughput, no win."""
 
 from __future__ import annotations
 
@@ -141,7 +140,6 @@ def _by_rank(judgement: Judgement, runs: Sequence[Run]) -> str:
 
 
 def _predictions(judgements: Sequence[Judgement]) -> list[str]:
-    """Sentence on the errors of the predictions, if there are several."""
     known = [(each.variant.predicted, each.speed) for each in judgements]
     errors = [predicted.value / speed.value - 1 for predicted, speed in known if predicted and speed]
     if len(errors) < FEWEST_PREDICTED:
@@ -152,8 +150,7 @@ def _predictions(judgements: Sequence[Judgement]) -> list[str]:
 
 
 def _pays_from(judgement: Judgement, runs: Sequence[Run]) -> str:
-    """Step from which on a considerable compilation pays, as text. The longest compilation counts, because the others
-    found it in a cache."""
+    """Step from which on a considerable compilation pays, as text. The longest counts: others found it in a cache."""
     step, speed = usual_step([run for run in runs if run.stage == 0]), judgement.speed
     if step is None or speed is None or judgement.verdict is not TrialVerdict.ADOPT:
         return ""
@@ -198,7 +195,6 @@ def _speeds_by_workers(results: Results) -> dict[int, Estimate]:
 
 
 def _by_workers(results: Results) -> Table:
-    """Table of steps per second by number of workers."""
     step, speeds = usual_step([run for run in results.runs if run.stage == 0]), _speeds_by_workers(results)
     rate = 1e9 / step.value if step is not None else 0.0
     return table_of(

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from steptime.advice.evidence import record_of
 from steptime.advice.whole_run import NO_OTHER_WORK, OtherWork
 from steptime.quantities import Estimate
 from steptime.trials.judge import BROKEN, KEPT, LEAST_ROUNDS, MIN_GAIN, usual_step
@@ -88,8 +89,7 @@ class TrialReport:
 
     @property
     def next_command(self) -> str:
-        """Command that applies a patch that was timed by itself, else one that continues the trial if anything is
-        undecided; "" otherwise."""
+        """Command that applies a patch that was timed by itself, else continues a trial that is undecided; else ""."""
         timed = any(each.name == PATCH and each.rounds >= LEAST_ROUNDS for each in self.variants)
         if self.apply and timed:
             return self.apply
@@ -111,6 +111,7 @@ def trial_report(results: Results, folder: str) -> TrialReport:
     judged = list(results.judgements)
     if patch is not None and patch.judgement is not None:
         judged.append((max((stage for stage, _ in judged), default=0) + 1, patch.judgement))
+    tried = [_tried(stage, judgement) for stage, judgement in judged]  # the patch perhaps twice
     return TrialReport(
         folder=folder,
         command=shlex.join(results.plan.command),
@@ -118,7 +119,7 @@ def trial_report(results: Results, folder: str) -> TrialReport:
         seconds=sum(run.seconds for run in results.runs),
         step_ns=step.value if step is not None else None,
         peak_bytes=max((run.peak_bytes for run in base if run.peak_bytes is not None), default=None),
-        variants=_distinct(_tried(stage, judgement) for stage, judgement in judged),
+        variants=tuple({(each.name, each.name != PATCH and each.stage): each for each in tried}.values()),
         curves=tuple(_curves(timed)),
         diff=patch.diff if patch is not None else "",
         apply=patch.apply if patch is not None and patch.diff else "",
@@ -127,30 +128,20 @@ def trial_report(results: Results, folder: str) -> TrialReport:
     )
 
 
-def _distinct(variants: Iterable[Tried]) -> tuple[Tried, ...]:
-    """Variants without repetitions: the patch's judgement is also among the others."""
-    return tuple({(each.name, each.name != "patch" and each.stage): each for each in variants}.values())
-
-
 def _tried(stage: int, judgement: Judgement) -> Tried:
     variant: Variant = judgement.variant
-    return Tried(
+    return record_of(
+        Tried,
+        judgement,
         name=variant.name,
         label=variant.label or variant.name,
         proposal=variant.proposal,
         stage=stage if batch_of(variant) is None else 0,  # tried a few at a time, each by itself
         verdict=judgement.verdict.value,
-        sentence=judgement.sentence,
         promise=variant.promise.value,
         kept=True if judgement.agreement in KEPT else False if judgement.agreement in BROKEN else None,
         agreement=judgement.agreement.value,
-        speed=judgement.speed,
         predicted=variant.predicted if variant.predicted is not None and variant.predicted.unit == "1" else None,
-        noise=judgement.noise,
-        step_ns=judgement.step_ns,
-        peak_bytes=judgement.peak_bytes,
-        rounds=judgement.rounds,
-        of_run=judgement.of_run,
     )
 
 

@@ -89,8 +89,7 @@ def counted(runs: Sequence[Run], variant: str) -> StepWork | None:
 
 
 def as_recorded(results: Results) -> str:
-    """What is known of the unchanged job where no process of the trial was timed: its recorded step, and the operators
-    of its rehearsal."""
+    """The unchanged job where no process of the trial was timed: its recorded step, and its rehearsal's operators."""
     work, seconds = counted(results.runs, BASELINE), results.plan.step_seconds
     if not seconds:
         return "The unchanged job was not timed"
@@ -101,8 +100,7 @@ def as_recorded(results: Results) -> str:
 
 
 def changes_text(judgement: Judgement, runs: Sequence[Run]) -> list[str]:
-    """Kernels per step (without a device, operators), their launches, and memory growth, before and after, where they
-    differ: "532 → 48 kernels per step"."""
+    """Kernels per step (else operators), launches and memory growth, where they differ: "532 → 48 kernels per step"."""
     before, after = counted(runs, BASELINE), counted(runs, judgement.variant.name)
     reported = []
     if before is not None and after is not None:
@@ -225,8 +223,7 @@ def seconds_to_decide(judgement: Judgement, results: Results) -> float | None:
 
 
 def seconds_to_start(results: Results) -> float | None:
-    """Seconds of the first rounds of a trial that has run none, without which no speed is known; None if some were run,
-    or no process at all."""
+    """Seconds of a trial's first rounds, which a speed needs; None if some were run, or no process at all."""
     whole = [run.seconds for run in results.runs if run.stage == 0 and not run.failure]
     if not whole or any(not run.rehearsal for run in results.runs):
         return None
@@ -246,8 +243,7 @@ def may_go_on(judgement: Judgement) -> bool:
 
 
 def power_of(results: Results) -> str:
-    """Sentence on the smallest loss difference that would have been detected in every candidate that trains the same;
-    "" if no losses were compared."""
+    """Sentence on the smallest loss difference that candidates which train the same would show; "" without losses."""
     same = [each for each in judged(results) if each.agreement in KEPT]
     if not same:
         return ""
@@ -267,7 +263,6 @@ def power_of(results: Results) -> str:
 
 
 def _losses(runs: Sequence[Run], *variants: str) -> dict[int, parity.Losses]:
-    """Losses of timed runs, by seed."""
     timed = [
         run for run in runs if run.variant in variants and run.stage == 0 and not run.rehearsal and not run.failure
     ]

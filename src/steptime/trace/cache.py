@@ -24,7 +24,7 @@ from isal import isal_zlib
 
 from steptime.arrays import Few
 from steptime.trace.columns import sealed
-from steptime.trace.entries import OF_COLUMNS, EntryError, Stamp, belongs_to_user, entry_of, stamp_of, write_entry
+from steptime.trace.entries import OF_COLUMNS, EntryError, Stamp, entry_of, read_entry, stamp_of, write_entry
 from steptime.trace.reader import DEFAULT_MAX_SIZE, read
 from steptime.trace.table import ABSENT, FEW, AllocationEvents, EventKind, EventTable, Trace
 
@@ -195,35 +195,18 @@ LEAST_SIZE = 16 * 10**6
 
 
 def read_remembered(path: Path, *, max_size: int = DEFAULT_MAX_SIZE, cache: bool = True) -> Trace:
-    """Same as `read`, but from the cache if it holds this file; stores a large trace there. Raises TraceError as `read`
-    does."""
+    """`read`, but from the cache if it has this file; caches a large trace. Raises TraceError as `read` does."""
     stamp = stamp_of(path) if cache else None
     if stamp is None:
         return read(path, max_size=max_size)
     entry = entry_of(stamp, OF_COLUMNS)
-    trace = _recall(entry, stamp)
+    trace = read_entry(entry, lambda file: load(file, stamp))
     if trace is not None and trace.size <= max_size:
         return dataclasses.replace(trace, path=path)
     started = time.time_ns()
     trace = read(path, max_size=max_size)
     if trace.size >= LEAST_SIZE and stamp.settled(started) and stamp_of(path) == stamp:
-        _remember(trace, stamp, entry)
+        columns = [column for table in TABLES for _, column in _columns(trace, table)]
+        size = sum(each.nbytes for each in columns if not _is_constant(each))
+        write_entry(entry, size, lambda file: store(file, trace, stamp))
     return trace
-
-
-def _recall(entry: Path, stamp: Stamp) -> Trace | None:
-    try:
-        with entry.open("rb") as file:
-            if not belongs_to_user(file):
-                return None
-            trace = load(file, stamp)
-        os.utime(entry)  # the oldest are deleted first
-    except (OSError, EntryError):
-        return None
-    return trace
-
-
-def _remember(trace: Trace, stamp: Stamp, entry: Path) -> None:
-    columns = [column for table in TABLES for _, column in _columns(trace, table)]
-    size = sum(each.nbytes for each in columns if not _is_constant(each))
-    write_entry(entry, size, lambda file: store(file, trace, stamp))

@@ -27,8 +27,7 @@ def cached_per_trace(
     function: Callable[Concatenate[Owner, Parameters], Result],
 ) -> Callable[Concatenate[Owner, Parameters], Result]:
     """Decorator for a pure function of a trace, or of some of its steps, and further arguments: equal arguments return
-    the same result without computing it again. Unhashable arguments (arrays) are equal only if they are the same
-    object."""
+    the same result again. Unhashable ones (arrays) are equal only if they are the same object."""
     signature = inspect.signature(function)
     kept: dict[int, tuple[weakref.ref[Owner], dict[Hashable, tuple[object, Result]]]] = {}
 

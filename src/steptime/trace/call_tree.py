@@ -35,8 +35,7 @@ class CallTree:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ExclusiveSpans:
-    """Spans in which one interval of a call tree is innermost, in order, without overlap, ns. owner: its position in
-    the tree."""
+    """Spans, ns, in which one interval of a call tree is innermost, in order, disjoint. owner: its position there."""
 
     owner: Int64
     start: Int64
@@ -44,8 +43,7 @@ class ExclusiveSpans:
 
 
 def call_tree(start: Int64, end: Int64) -> CallTree:
-    """Nests intervals of one thread, in any order, ns. An interval that outlasts its parent (old traces round) is cut
-    at the parent's end."""
+    """Nests intervals of one thread, in any order, ns; what outlasts its parent (old traces round) is cut."""
     rows = nesting_order(start, end)
     start, end = start[rows], end[rows]
     parent = enclosing(start, end)

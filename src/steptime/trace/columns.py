@@ -51,9 +51,7 @@ PHASES_PASSED_OVER = (*"MIfstCBEbenNODPRcavV(),=", "")
 
 class Arguments(msgspec.Struct, gc=False, frozen=True):
     """Fields of `args` that the analyses read, in the order of the file, since the parser first looks for the next
-    name.
-
-    Raw fields point into the parser's buffer."""
+    name. Raw fields point into the parser's buffer."""
 
     external: Number = msgspec.field(default=ABSENT, name="External id")
     sequence: Number = msgspec.field(default=ABSENT, name="Sequence number")
@@ -155,9 +153,7 @@ _SINGLES = {exactly: _decoder(kinds, listed=False) for exactly, kinds in KINDS.i
 
 
 def decode_list(block: memoryview | bytes, *, exactly: bool) -> tuple[list[Event], list[Mark]]:
-    """Kept events of a JSON array. Raises ValueError (msgspec's, or for invalid UTF-8) if it is no such array.
-
-    Their raw fields point into the block."""
+    """Kept events of a JSON array, whose raw fields point into the block. Raises ValueError (invalid JSON, UTF-8)."""
     try:
         found, marks = sorted_out(_LISTS[exactly].decode(block))
     except RecursionError as error:
@@ -322,8 +318,7 @@ class ColumnBuilder:
     """Builder of a column of type `kind` or, if `growing`, of the narrowest type from `kind` on that holds all values.
     absent: value of rows without one.
 
-    The column is one array that is resized in place: the system remaps its pages, and nothing is copied or left in the
-    heap."""
+    The column is one array, resized in place: the system remaps its pages; nothing is copied or left in the heap."""
 
     def __init__(self, kind: type[np.integer[Any]], absent: int, *, growing: bool = False) -> None:
         self._kind = kind

@@ -57,8 +57,7 @@ class CompilerEvent:
 
 @dataclass(frozen=True, slots=True)
 class CompileLogs:
-    """Parsed torch.compile logs of one folder. limits: functions that were compiled too often and run uncompiled
-    since."""
+    """Parsed torch.compile logs of one folder. limits: functions compiled too often, and run uncompiled since."""
 
     kernels: tuple[CompiledKernel, ...] = ()
     breaks: tuple[CompilerEvent, ...] = ()
@@ -93,8 +92,7 @@ def find_logs(path: Path) -> Path | None:
 
 
 def read_compile_logs(folder: Path, rank: int | None = None) -> CompileLogs:
-    """Reads the logs of a folder. rank: whose files are read, if their names contain ranks. Damaged parts are
-    skipped."""
+    """Reads a folder's logs but for damaged parts. rank: whose files are read, if their names contain ranks."""
     files = [file for file in sorted(folder.glob(LOGS)) if _readable(file)]
     own = [file for file in files if re.search(rf"_rank_{rank}[._]", file.name)]
     reader, left = _Reader(), MOST_READ
@@ -222,7 +220,7 @@ class _Reader:
         elif kind == "dynamo_graph_break_reason":
             self._break(payload)
         elif kind == "recompile_reasons":
-            self._guards += [(frame, reason) for reason in _reasons(payload)[:1]]
+            self._guards.append((frame, _failed_guard(payload)))
         elif record.compilation_metrics is not None:
             self._compiled(frame, record.compilation_metrics)
 
@@ -284,10 +282,10 @@ def _text_of(file: Path) -> str:
         return stream.read(LARGEST_RECORD)
 
 
-def _reasons(payload: str) -> list[str]:
-    """Guards that failed. The first one belongs to the newest compiled code, which was tried first."""
-    message = (each.strip().partition("\n")[0] for each in _decoded(GUARDS, payload) or [payload])
-    return [_short(GUARD.sub("", each).partition("  # ")[0].strip()) for each in message]
+def _failed_guard(payload: str) -> str:
+    """Guard that failed: of several the first, which belongs to the newest compiled code, which was tried first."""
+    first = (_decoded(GUARDS, payload) or [payload])[0].strip().partition("\n")[0]
+    return _short(GUARD.sub("", first).partition("  # ")[0].strip())
 
 
 def _short(text: str) -> str:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 
 import msgspec
 
@@ -27,9 +27,9 @@ READER = f"{__version__}/5"
 LARGEST_FOLDER = 5 * 10**9
 """Most bytes of all entries; they also take at most a tenth of the available space."""
 QUIET_NS = 2 * 10**9
-"""Age of a file's last change for a reliable stamp, ns. A younger file may change again unseen, since file systems'
-clocks may be that coarse."""
+"""Age of a file's last change for a reliable stamp, ns: file systems' clocks may be too coarse to show the next one."""
 ABANDONED_NS = 3600 * 10**9
+Content = TypeVar("Content")
 ENDS = 1 << 16
 """Bytes at a file's start and end that belong to its identity."""
 
@@ -78,9 +78,17 @@ def entry_of(stamp: Stamp, suffix: str, about: str = "") -> Path:
     return cache_folder() / "traces" / f"{digest}{suffix}"
 
 
-def belongs_to_user(file: BinaryIO) -> bool:
-    """True if the file belongs to this user; others' files are not trusted."""
-    return os.fstat(file.fileno()).st_uid == os.getuid()
+def read_entry(entry: Path, read: Callable[[BinaryIO], Content]) -> Content | None:
+    """Content of an entry, as `read` returns it; None without one, if that raises EntryError, or of another user's."""
+    try:
+        with entry.open("rb") as file:
+            if os.fstat(file.fileno()).st_uid != os.getuid():
+                return None
+            found = read(file)
+        os.utime(entry)  # the oldest are deleted first
+    except (OSError, EntryError):
+        return None
+    return found
 
 
 def write_entry(entry: Path, size: int, write: Callable[[BinaryIO], object]) -> None:

@@ -39,8 +39,7 @@ RANKS_UNKNOWN = (
 
 @dataclass(frozen=True, slots=True)
 class RankFiles:
-    """Files of one process, in order of time. rank: None if unknown. process: its number in a database, which may hold
-    several."""
+    """Files of one process, in order of time. rank: None if unknown. process: its number in a database of several."""
 
     rank: int | None
     files: tuple[Path, ...]
@@ -57,8 +56,7 @@ class Gathered:
 
 @dataclass(frozen=True, slots=True)
 class _Head:
-    """Facts from the start of a file. process: id of the process with most of the first CPU events. guessed: True if
-    the rank is from the folder's name."""
+    """Facts from a file's start. process: id of that with most of the first CPU events. guessed: rank by its folder."""
 
     path: Path
     rank: int | None
@@ -154,8 +152,7 @@ def _may_be_trace(file: Path) -> bool:
 
 
 def _without_copies(files: Iterable[Path]) -> list[Path]:
-    """Files without duplicates: x.json.gz next to x.json is the same trace, packed; x.json next to x.db is rocprofv3's
-    second output of the same data."""
+    """Files without duplicates: x.json.gz next to x.json is the same, x.json next to x.db rocprofv3's second output."""
     listed = list(dict.fromkeys(files))
     names = set(listed)
     packed = {file for file in listed if file.suffix == ".gz" and file.with_suffix("") in names}

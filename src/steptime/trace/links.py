@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Any, TypeVar, overload
@@ -59,8 +59,7 @@ class Forest:
         return found
 
     def around(self, rows: Numbers, marked: Bool, *, itself: bool) -> Int32:
-        """Innermost marked event around each of some rows, at a cost in proportion to their number. itself: a row may
-        be its own."""
+        """Innermost marked event around each of some rows, at a cost per row. itself: a row may be its own."""
         found = rows.astype(np.int32) if itself else self.parent[rows]
         climbing = np.flatnonzero(found != UNKNOWN)
         while len(climbing := climbing[~marked[found[climbing]]]):
@@ -116,8 +115,7 @@ class Around(ComputedColumn):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Forward(ComputedColumn):
-    """Forward operator of the autograd frame around each event. frames: ascending rows of the frames; found: the
-    operator of each."""
+    """Forward operator of the autograd frame around each event. frames: ascending rows; found: the operator of each."""
 
     frame: Around
     frames: Int32
@@ -213,8 +211,7 @@ FOREIGN = re.compile(r"(^|/)(site-packages|dist-packages|lib/python\d[\d.]*|step
 """Folders of libraries. The last is steptime's own, also in a checkout (`pip install --editable`); the probe was in
 capture/ once."""
 GENERATED = re.compile(r"^(/private)?(/tmp|/var/tmp|/var/folders/.*/T)/(__main__|\w+\.)[^/]*_[a-z0-9_]{8}\.py$")
-"""Files that a library writes while the job runs: a module's name and the eight characters of `tempfile` (the message
-passing of PyTorch Geometric)."""
+"""Files that a library writes while the job runs: a module's name and `tempfile`'s characters (PyTorch Geometric)."""
 _LIBRARIES = """
 torch torchvision torchaudio numpy pandas scipy sklearn PIL transformers accelerate datasets tokenizers lightning
 pytorch_lightning lightning_fabric keras timm peft trl diffusers ignite fastai deepspeed megatron tqdm wandb mlflow
@@ -236,8 +233,7 @@ def is_user_file(file: str) -> bool:
 
 
 def with_full_paths(trace: Trace, packages: Iterable[str]) -> Trace:
-    """The trace with the files of these packages (paths of folders or files) by their full path, which shows that they
-    are a library's."""
+    """The trace with the files of these packages (folders, files) by their full path, so that they are a library's."""
     paths = {PurePath(each).name: each for each in packages if PurePath(each).stem not in LIBRARIES}
 
     def full(symbol: str) -> str:
@@ -254,8 +250,7 @@ def source_line(symbol: str) -> SourceLine | None:
 
 
 def function_name(symbol: str) -> str:
-    """Bare name of a function: "zoom_shift" for "<built-in function zoom_shift>", "forward" for "train.py(12):
-    forward"; any other symbol unchanged."""
+    """Bare name: "zoom" of "<built-in function zoom>", "forward" of "train.py(12): forward"; else the symbol."""
     found = FRAME.match(symbol) or BUILT_IN.match(symbol)
     return found["function"] if found else symbol
 
@@ -272,9 +267,8 @@ def host_forest(trace: Trace) -> Forest:
 
 @cached_per_trace
 def running_before(trace: Trace) -> Bool:
-    """Mask of the Python functions on the stack when the profiler started. Kineto enters them at that moment, nested,
-    and names each by its current line (profiler_python.cpp of torch), which is unrelated to what the function calls
-    later."""
+    """Mask of the Python functions on the stack when the profiler started. Kineto enters them then, nested, and names
+    each by its current line (torch's profiler_python.cpp), not that of what it calls later."""
     starting = matching(trace, PROFILER.match)
     if not starting.any():
         return none_of(len(starting))
@@ -298,8 +292,7 @@ def forest_of(events: EventTable, rows: Int32) -> Forest:
 
 
 def by_track(events: EventTable, rows: Int32) -> Iterator[Int32]:
-    """Yields the rows track by track, parents before children, so that only one track's times are copied at once. rows:
-    ascending."""
+    """Yields rows (ascending) by track, parents before children, so that only one track's times are copied."""
     if not len(rows):
         return
     counts = np.bincount(events.track[rows])
@@ -316,8 +309,7 @@ MODULE = re.compile("nn.Module: ")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Roles:
-    """Roles of the CPU events, one mask each over the whole table. engine: frames of autograd. module: module calls, by
-    the probe's ranges if there are any."""
+    """Masks of the CPU events by role. engine: frames of autograd. module: calls, by the probe's ranges if any."""
 
     operator: Bool
     engine: Bool
@@ -327,10 +319,9 @@ class Roles:
 
 
 @cached_per_trace
-def link(trace: Trace, boundaries: Int64, *, is_user: Callable[[str], bool] = is_user_file) -> Links:
-    """Relations between all events of a trace. boundaries: steps on the CPU, (n, 2), ns, in time order, without
-    overlap; may be empty. is_user: True for a user's file, as the trace spells it."""
-    roles = roles_of(trace, is_user)
+def link(trace: Trace, boundaries: Int64) -> Links:
+    """Relations between all events of a trace. boundaries: CPU steps, (n, 2), ns, in order, disjoint; may be empty."""
+    roles = roles_of(trace)
     made = host_forest(trace)
     origin = origins_of(trace)
     forward = _forwards(trace, made, origin, roles)
@@ -349,7 +340,7 @@ def link(trace: Trace, boundaries: Int64, *, is_user: Callable[[str], bool] = is
 
 
 @cached_per_trace
-def roles_of(trace: Trace, is_user: Callable[[str], bool] = is_user_file) -> Roles:
+def roles_of(trace: Trace) -> Roles:
     """Roles of the CPU events. Files of 2021 list annotations among the operators; compiled code is only annotated."""
     event_kind, name = trace.events.event_kind, trace.events.name
     listed, noted, python = (event_kind == k for k in (EventKind.OPERATOR, EventKind.ANNOTATION, EventKind.PYTHON))
@@ -366,7 +357,7 @@ def roles_of(trace: Trace, is_user: Callable[[str], bool] = is_user_file) -> Rol
         none = none_of(len(name))
         return Roles(operator, engine, annotation, none, ranges if ranges.any() else none)
     frames = (FRAME.match(symbol) for symbol in trace.symbols)
-    of_user = np.array([frame is not None and is_user(frame["file"]) for frame in frames])
+    of_user = np.array([frame is not None and is_user_file(frame["file"]) for frame in frames])
     function = python & looked_up(of_user, name) & ~running_before(trace)
     return Roles(operator, engine, annotation, function, ranges if ranges.any() else module)
 
@@ -411,8 +402,7 @@ def launches_of(trace: Trace) -> Few:
 
 @cached_per_trace
 def origins_of(trace: Trace) -> Few:
-    """Maps each device activity to the CPU event that it comes from: its launch or, if the trace holds none, the
-    operator with the same "External id"."""
+    """CPU event that each device activity comes from: its launch, else the operator with the same "External id"."""
     if trace.launched is not None:
         return trace.launched.origin
     events, launch = trace.events, launches_of(trace)
@@ -490,8 +480,7 @@ def _called_from(trace: Trace, made: Forest, callers: Bool, forwards: Forward) -
 
 
 def _steps(trace: Trace, boundaries: Int64, *, launched: bool) -> Numbers:
-    """Step in which each event starts; for device activities only if no launch is known, since work may belong to
-    another step."""
+    """Step in which each event starts; of device activities only if no launch is known: work may be another step's."""
     events = trace.events
     known = host_events(trace) if launched else host_events(trace) | events.are(*DEVICE)
     width: type[np.signedinteger[Any]] = np.int16 if len(boundaries) < 1 << 15 else np.int32

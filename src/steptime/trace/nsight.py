@@ -31,8 +31,7 @@ def is_of_nsight(database: Database) -> bool:
 
 
 def processes_of(database: Database, path: Path) -> tuple[int, ...]:
-    """Numbers of the processes that used a device, in order; of all processes if none did. Raises TraceError
-    (trace-empty)."""
+    """Numbers of the processes that used a device, in order, else of all. Raises TraceError (trace-empty)."""
     for tables, column in (((KERNELS, GRAPHS, COPIES), "globalPid"), ((CALLS, RANGES), "globalTid")):
         message = {row[2] >> 24 & 0xFFFFFF for table in tables for row in timed_rows(database, table, column)}
         if message:
@@ -79,7 +78,6 @@ class _ProcessTables:
         _add_work(events, EventKind.MEMSET, fills, ["Memset (Device)"] * len(fills), bytes=[row[6] for row in fills])
 
     def add_host(self, events: EventColumns) -> None:
-        """Adds runtime calls and ranges."""
         calls = self._mine(CALLS, "globalTid", "correlationId", "nameId")
         names = [VERSION.sub("", self._texts.get(row[4], "")) for row in calls]
         events.add(EventKind.RUNTIME, calls, names, self._threads(calls), correlation=[row[3] for row in calls])

@@ -122,7 +122,6 @@ class _Reading:
         self._truncated = False
 
     def run(self) -> None:
-        """Reads header, blocks and trailer."""
         self._find_events()
         while self._take_block():
             pass
@@ -187,8 +186,7 @@ class _Reading:
         return self._salvage_block(cuts)
 
     def _cuts(self) -> list[int]:
-        """Positions of the last few commas between events, last first. Empty near the file's end, where the list
-        ends."""
+        """Positions of the last commas between events, last first; none near the file's end, where the list ends."""
         if self._at_end and self._filled <= BLOCK:
             return []
         window = 1 << 14
@@ -213,8 +211,7 @@ class _Reading:
         return BlockOutcome.READ
 
     def _add_block(self, block: memoryview) -> None:
-        """Adds the events of a block. A separate function, so that no event outlives the view into which its raw fields
-        point."""
+        """Adds the events of a block. Apart, so that no event outlives the view into which its raw fields point."""
         events, marks = decode_list(block, exactly=bool(self._exactly))
         if self._exactly is None and events:
             self._exactly = needs_exactness(events, block)
@@ -271,7 +268,6 @@ class _Reading:
         self._allocations.add(marks, exactly=bool(self._exactly))
 
     def _fill(self) -> None:
-        """Reads until the buffer is full or the file ends."""
         if self._at_end or self._filled == len(self._buffer):
             return
         with memoryview(self._buffer) as whole, whole[self._filled :] as room:
@@ -300,8 +296,7 @@ class _Reading:
 
 
 SEPARATOR = re.compile(rb"\}\s*(,)\s*\{")
-"""Separator between two events in all layouts of Kineto and rewriters. It occurs inside an event only between objects
-in a list."""
+"""Separator of events in all layouts of Kineto and rewriters; inside an event, it is only between objects in a list."""
 LONGEST_JOIN = 16
 """Most pieces that are joined again when an event was split between objects in a list."""
 

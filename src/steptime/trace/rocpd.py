@@ -112,7 +112,6 @@ class _ProcessRows:
         )
 
     def add_all(self, events: EventColumns) -> None:
-        """Adds the events of devices and of CPU threads."""
         kernels = self._mine(DISPATCHES, "agent_id", "kernel_id", "queue_id", "stream_id", "event_id", *BLOCKS)
         names = texts_of(self._database, f"rocpd_info_kernel_symbol{self._suffix}", "display_name")
         by_stream = any(row[6] > 0 for row in kernels)  # else by queue, of which each stream has one
@@ -180,7 +179,6 @@ class _Profile:
         self._named = {row[0]: row[1] for row in rows_of(database, "ext_autogradapi", "api_ptr_id", "seq")}
 
     def add_all(self, events: EventColumns) -> None:
-        """Adds the events of devices and of CPU threads."""
         for kind, start in ((EventKind.MEMCPY, "Copy"), (EventKind.MEMSET, "Fill"), (EventKind.KERNEL, "")):
             rows = [row for row in self._operations if beginning(self._texts.get(row[6], ""), "Copy", "Fill") == start]
             reported = 6 if start else 5

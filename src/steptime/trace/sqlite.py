@@ -52,8 +52,7 @@ class EventColumns:
         tracks: Sequence[tuple[int, int]],
         **ids: Sequence[int],
     ) -> None:
-        """Adds events; kind: of all, or of each. tracks: (process, thread) or (device, stream). ids: further
-        columns."""
+        """Adds events. kind: of all or each. tracks: (process, thread) or (device, stream). ids: further columns."""
         start, end = (np.array([row[at] for row in rows], np.int64) for at in (0, 1))
         values: dict[str, Array] = {
             "event_kind": np.broadcast_to(np.array(kind, np.uint8), start.shape),
@@ -70,8 +69,7 @@ class EventColumns:
                 column.skip(len(rows))
 
     def add_ranges(self, rows: Sequence[Row], texts: Sequence[str], tracks: Sequence[tuple[int, int]]) -> None:
-        """Adds ranges that the job marked: operators if torch marked them ("aten::mm, seq = 3, op_id = 7"), else
-        annotations."""
+        """Adds ranges that the job marked: torch's operators ("aten::mm, seq = 3, op_id = 7"), else annotations."""
         found = [OPERATOR.match(text) for text in texts]
         kinds = [EventKind.ANNOTATION if each is None else EventKind.OPERATOR for each in found]
         names = [text if each is None else each["name"] for text, each in zip(texts, found, strict=True)]
@@ -89,8 +87,7 @@ class EventColumns:
 
 @contextmanager
 def opened(path: Path, max_size: int | None = None) -> Iterator[Database]:
-    """Read-only database connection. Raises TraceError: trace-unreadable if it is damaged, trace-too-large if it has
-    more than max_size bytes."""
+    """Read-only database connection. Raises TraceError: trace-unreadable, trace-too-large beyond max_size bytes."""
     if max_size is not None and path.stat().st_size > max_size:
         raise too_large(f"{path} has", max_size)
     try:
@@ -114,8 +111,7 @@ def columns_of(database: Database, table: str) -> set[str]:
 
 
 def timed_rows(database: Database, table: str, *columns: str, text: str = "") -> list[Row]:
-    """Rows with valid times, by start: (start, end, further integers, ABSENT for none); text: name of a last text
-    column."""
+    """Rows with valid times, by start: (start, end, integers, ABSENT for none). text: name of a last text column."""
     known = columns_of(database, table)
     if not {"start", "end"} <= known:
         return []

@@ -15,13 +15,13 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from steptime.arrays import Bool, Few, Int64, Numbers, Row, Rows
+from steptime.arrays import Bool, Few, Int32, Int64, Numbers, Row, Rows
+from steptime.trace.cached_per_trace import cached_per_trace
 
 Ids: TypeAlias = Int64
 
 ABSENT = -128
-"""Value of an integer that an event does not have: no id, stream or size (-1 is a real stream, of syncs). It fits 8
-bits."""
+"""Value of an integer that an event does not have: no id, stream or size (-1 is a stream, of syncs). It fits 8 bits."""
 SPARSE = "sparse "
 """Put before the type of an argument that is a sparse tensor."""
 
@@ -263,3 +263,25 @@ def _count(value: object) -> int | None:
 
 def _text(value: object) -> str:
     return value if isinstance(value, str) else ""
+
+
+Details = dict[str, Any]
+
+
+def details_of(trace: Trace, rows: Int64 | Int32) -> tuple[Details, ...]:
+    """Details of some events, by Kineto's names; {} for an event without any."""
+    known = (*_decoded(trace), Details())  # ABSENT is the last
+    return tuple(known[max(number, -1)] for number in trace.events.details[rows].tolist())
+
+
+@cached_per_trace
+def _decoded(trace: Trace) -> tuple[Details, ...]:
+    return tuple(map(_parsed, trace.details))
+
+
+def _parsed(text: str) -> Details:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}

@@ -158,8 +158,7 @@ VENDORS = (
     ),
 )
 """Runtime calls of each interface, from the vendors' references: CUDA Runtime and Driver API, HIP Runtime API, oneAPI
-Level Zero core programming guide, Unified Runtime specification, CANN AscendCL API. Names may end in _v2, _ptsz and the
-like."""
+Level Zero core programming guide, Unified Runtime specification, CANN AscendCL API. Names may end in _v2 or _ptsz."""
 
 
 def _calls(*parts: str) -> re.Pattern[str]:
@@ -219,8 +218,7 @@ COMMUNICATION_LIBRARIES = {
     ),
     "user buffers of Transformer Engine": r"userbuffers",
 }
-"""Libraries whose kernels move data between devices, with a case-insensitive pattern for the kernels' names. From the
-libraries' sources and published traces."""
+"""Libraries whose kernels move data between devices, with case-insensitive patterns from sources and public traces."""
 COMMUNICATION_KERNEL = re.compile("|".join(COMMUNICATION_LIBRARIES.values()), re.IGNORECASE)
 GENERATED = re.compile(r"^triton_")
 """Kernels that torch.compile generated. They compute, although their names may contain other operators'."""
@@ -243,11 +241,9 @@ GROUPED = "coalesced"
 SENDS = "SendRecv"
 """Name of NCCL's kernel for sends and receives, which an all-to-all uses too."""
 LIBRARY_COPIES = re.compile(r"^(torch\.distributed\.ddp\.reducer::|torch::distributed::reducer::|fsdp::)")
-"""Ranges and operators in which torch lays out data for communication: reducer.cpp of DistributedDataParallel, and
-fully_shard's _fsdp_collectives.py."""
+"""Ranges and operators in which torch lays out data for communication: DDP's reducer.cpp, _fsdp_collectives.py."""
 BUCKET_TO_GRADIENT = "torch.distributed.ddp.reducer::copy_bucket_to_grad"
-"""Range in which DistributedDataParallel copies a bucket's part back into .grad, once per parameter; absent with
-gradient_as_bucket_view=True."""
+"""Range in which DDP copies a bucket's part back into .grad, once per parameter, without gradient_as_bucket_view."""
 
 COPY_DIRECTIONS = {
     "HtoD": re.compile(r"HtoD|HtoA|HostToDevice|Host -> Device", re.IGNORECASE),
@@ -287,8 +283,7 @@ CATEGORY_ENDINGS = {
     "_sync": EventKind.SYNC,
     "_kernel": EventKind.KERNEL,
 }
-"""Kinds of other categories by their endings: cuda_runtime, xpu_runtime, mtia_runtime, privateuse1_driver,
-cuda_sync."""
+"""Kinds of other categories by their endings: cuda_runtime, xpu_runtime, privateuse1_driver, cuda_sync."""
 DEVICE_WORK_CATEGORIES = ("mtia_ccp_events", "mtia_workloadd", "hpu_op")
 """Categories of all device work of MTIA and Gaudi, copies and waits included; the event's name decides its kind."""
 DEVICE_WORK_KINDS: tuple[tuple[re.Pattern[str], EventKind], ...] = (

@@ -26,8 +26,7 @@ LINKING = {"correlation": 1, "external": 1, "sequence": 0}
 """Columns of ids that link events of one file, with the least valid id: 0 means none in some of them."""
 HIGHEST = np.iinfo(np.int64).max // 2
 LONGEST_PAUSE = 24 * 3600 * 10**9
-"""Longest pause between two recordings of one process, ns. Process ids repeat in containers: after more it is another
-run."""
+"""Longest pause between two recordings of one process, ns. Process ids repeat in containers: longer is another run."""
 DICTIONARIES = {"name": "symbols", "track": "tracks", "shapes": "shapes", "dtypes": "dtypes", "inputs": "inputs",
                 "details": "details"}  # fmt: skip
 

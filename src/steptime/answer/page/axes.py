@@ -1,11 +1,12 @@
-"""Axes of pictures: places in percent of the plot, so that a picture is as wide as the reader's window."""
+"""Axes of pictures, in percent of the plot, so that these are as wide as the reader's window; curves with intervals."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from steptime.answer.answer import Figure
 from steptime.quantities import PREFIXES, Estimate, format_duration
 
 BOX = 1000
@@ -92,3 +93,67 @@ def _power(power: int) -> str:
         return f"{value:.12f}".rstrip("0").rstrip(".") + " " if power >= -4 else f"1e{power} "
     size, prefix = next(((size, prefix) for size, prefix in PREFIXES if value >= size), (1.0, ""))
     return f"{value / size:.0f} {prefix}"
+
+
+COLOURS = 9
+"""Further curves start again."""
+
+
+@dataclass(frozen=True, slots=True)
+class ValueCurve:
+    """Values with their intervals. points: of a polyline in a square of BOX; band: its interval as a polygon."""
+
+    name: str
+    tone: int
+    points: str
+    band: str
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedPoint:
+    """A single value. x, y: percent from the left and from the top."""
+
+    x: float
+    y: float
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class CurveChart:
+    """Curves and points over a horizontal axis; the vertical one is logarithmic. marked: the points in the legend."""
+
+    curves: tuple[ValueCurve, ...]
+    across: tuple[Tick, ...]
+    up: tuple[Tick, ...]
+    title: str = "Time of a call over inputs"
+    points: tuple[PlacedPoint, ...] = ()
+    marked: str = "operators that were placed"
+
+
+def curve_of(name: str, tone: int, drawn: Sequence[tuple[float, Estimate]], axis: Decades) -> ValueCurve:
+    """The curve of values, 1 at least, at places of the horizontal axis, in percent."""
+
+    def point(x: float, value: float) -> str:
+        return f"{BOX * x / 100:.1f},{BOX * (1 - axis.place(max(value, 1.0)) / 100):.1f}"
+
+    line = " ".join(point(x, each.value) for x, each in drawn)
+    above, below = [point(x, each.high) for x, each in drawn], [point(x, each.low) for x, each in drawn]
+    return ValueCurve(name, tone, line, " ".join([*above, *reversed(below)]))
+
+
+def labelled_curve(
+    name: str, title: str, points: Sequence[tuple[str, Estimate]], up: Decades, words: Callable[[float], str]
+) -> CurveChart:
+    """Chart of one curve over labels at even distances."""
+    places = middles(len(points))
+    curve = curve_of(name, 0, [(x, each) for x, (_, each) in zip(places, points, strict=True)], up)
+    across = tuple(Tick(x, label) for x, (label, _) in zip(places, points, strict=True))
+    return CurveChart((curve,), across, up.every_tick(words), title)
+
+
+def curve_figures(*charts: CurveChart | None) -> tuple[Figure, ...]:
+    """Charts as figures of an answer, without those that there is no reason for."""
+    return tuple(
+        Figure(f"curves-{number}", chart.title, "curves.html", chart)
+        for number, chart in enumerate(filter(None, charts), 1)
+    )

@@ -7,10 +7,7 @@ from __future__ import annotations
 
 import textwrap
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
-
-import jinja2
 
 from steptime.answer.answer import Answer
 from steptime.answer.page.frame import asset, escaping
@@ -49,7 +46,8 @@ class CardPart:
 def as_svg(answer: Answer) -> str:
     gain = answer.gain
     number = one_line(gain.number) if gain is not None else ""
-    text = _template().render(
+    template = escaping(asset).get_template("card.svg")
+    text = template.render(
         width=WIDTH,
         height=HEIGHT,
         margin=MARGIN,
@@ -70,8 +68,7 @@ def as_card(answer: Answer) -> bytes:
 
 
 def as_png(svg: str, sharpness: float) -> bytes:
-    """A picture as PNG; needs the extra `images`. sharpness: pixels for each one of the drawing. Raises OutputError
-    where no font is installed."""
+    """A picture as PNG; needs the extra `images`. sharpness: pixels per drawn one. Raises OutputError without fonts."""
     import resvg_py
 
     folders = (Path(folder).expanduser() for folder in FONTS)
@@ -109,8 +106,3 @@ def _parts(answer: Answer) -> tuple[CardPart, ...]:
 def _place(table: Table) -> int | None:
     """Column with the names of categories."""
     return next((at for at, column in enumerate(table.columns) if column.kind == "category"), None)
-
-
-@cache
-def _template() -> jinja2.Template:
-    return escaping(asset).get_template("card.svg")

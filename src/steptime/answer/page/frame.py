@@ -1,4 +1,5 @@
-"""Frame of every page: one file, a style, our one script, and a policy that lets nothing else run.
+"""Frame of every page: one file that opens offline anywhere, a style, our one script, and a policy that lets nothing
+else run; and an answer in it. Pages only display: every figure on them is the answer's.
 
 One law: what strangers wrote (names of kernels, paths, lines of source) is text. The templates escape everything, and
 the page's own policy lets nothing run but our one script and asks no network for anything.
@@ -14,15 +15,21 @@ from functools import cache
 from importlib.resources import files
 
 import jinja2
+import msgspec
 from markupsafe import Markup
 
 from steptime._version import __version__
 from steptime.analysis.categories import Category, definition
-from steptime.answer.printable import printable
+from steptime.answer.answer import Answer, Section
+from steptime.answer.json import as_json
+from steptime.answer.printable import one_line, printable
+from steptime.answer.tables import Table
 
 SCRIPTS = ("page.js", "steps.js", "flame.js", "events.js", "perfetto.js", "timeline.js")
 """Parts of the one script, in the order in which they run."""
 STYLES = ("style.css", "parts.css")
+ROWS = 12
+"""Rows of a table or a list in a notebook."""
 _TONES = {category.name.lower() for category in Category}
 _BOUNDS = {"memory", "compute", "latency"}
 """Categories and bounds that have a colour of their own; whatever else a report may name shares one."""
@@ -46,9 +53,23 @@ def whole(template: str, *, title: str, data: str, **names: object) -> str:
     return page.encode("utf-8", "backslashreplace").decode()
 
 
-def piece(template: str, **names: object) -> str:
-    """A template without the frame."""
-    return _environment().get_template(template).render(**names).encode("utf-8", "backslashreplace").decode()
+def as_page(answer: Answer) -> str:
+    every = (*answer.parts, *answer.details())
+    return whole(
+        "answer.html",
+        title=one_line(answer.title),
+        data=msgspec.json.format(as_json(answer).encode(), indent=-1).decode(),
+        answer=answer,
+        sections=tuple(part for part in every if isinstance(part, Section) and part.items),
+        tables=tuple(part for part in every if isinstance(part, Table) and part.rows),
+    )
+
+
+def as_piece(answer: Answer) -> str:
+    """The answer in a notebook: HTML without script, style sheet and request, as it is on other people's page."""
+    parts = tuple(part for part in answer.parts if (part.items if isinstance(part, Section) else part.rows))
+    piece = _environment().get_template("notebook.html").render(answer=answer, parts=parts, rows=ROWS)
+    return piece.encode("utf-8", "backslashreplace").decode()
 
 
 def escaping(read: Callable[[str], str | None]) -> jinja2.Environment:

@@ -33,7 +33,6 @@ def duration_ns(context: click.Context, option: click.Parameter, value: str | No
 
 
 def _some_of(known: tuple[str, ...], option: str, what: str) -> Callable[[Function], Function]:
-    """Option that takes some of these names."""
     words = f"{what} to try: some of {', '.join(known)}."
     return click.option(
         option, default="", metavar="NAMES", callback=lambda _, __, names: listed(names, known, option), help=words

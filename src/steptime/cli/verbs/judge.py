@@ -29,7 +29,6 @@ def _pattern(pattern: str | None) -> str | None:
 
 
 def _target(loss: float | None) -> object:
-    """Value of --until-loss."""
     from steptime.trials.until_loss import LossTarget
 
     return LossTarget(loss) if loss is not None else None

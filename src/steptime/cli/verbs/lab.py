@@ -1,5 +1,4 @@
-"""`steptime lab RECORDING` or `steptime lab -- CMD…`: compares precision, compilation, no input and batch sizes in one
-table."""
+"""`steptime lab RECORDING` or `steptime lab -- CMD…`: precision, compilation, no input and batch sizes in one table."""
 
 from __future__ import annotations
 

@@ -126,8 +126,7 @@ def series(process: ProcessReport) -> SeriesChart | None:
 
 
 def step_kinds(process: ProcessReport) -> list[str]:
-    """State of every step: "steady", "warm-up" (the first ones), or "excluded": under load, profiled or timed line
-    by line."""
+    """State of every step: "steady", "warm-up" (the first ones), or "excluded" (under load, profiled, line-timed)."""
     warm_up = process.case.step.warm_up
     kinds = ["steady" if steady else "warm-up" if number < warm_up else "excluded"
              for number, steady in enumerate(process.steady)]  # fmt: skip
@@ -264,8 +263,7 @@ class RooflinePoint:
 
 @dataclass(frozen=True, slots=True)
 class UpperBound:
-    """A line of the roof; ends in percent, y from the top. label_x, label_y: where its words start or end ("start",
-    "end": anchor)."""
+    """A line of the roof, percent, y from the top. label_x, label_y: where its words start or end, by `anchor`."""
 
     x1: float
     y1: float

@@ -7,8 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from steptime.answer.page.axes import BOX, Shape, Tick, decades, middles
-from steptime.answer.page.curves import CurveChart, curve_of
+from steptime.answer.page.axes import BOX, CurveChart, Shape, Tick, decades, labelled_curve
 from steptime.quantities import Estimate, format_bytes, format_change, format_duration, format_samples
 from steptime.report.trials import Curve, TrialReport, Tried
 from steptime.report.verdict_words import speed_text, trial_headline, tried_word
@@ -56,8 +55,7 @@ class ForestRow:
 
 @dataclass(frozen=True, slots=True)
 class Curves:
-    """lines: the losses of variants. band: outline of the baselines' losses from the lowest to the highest, "" for a
-    single one."""
+    """lines: losses of variants. band: outline of the baselines' losses, lowest to highest, "" for a single one."""
 
     band: str
     base: str
@@ -88,8 +86,7 @@ class ForestPlot:
 
 
 def forest(trials: TrialReport | None, own_size: int | None = None, recorded: float | None = None) -> ForestPlot | None:
-    """The picture; None without trials. own_size: the job's own batch size, where it is known; recorded: ns that its
-    step took in the recording, which is another run."""
+    """The picture; None without trials. own_size: the job's batch size; recorded: ns of its step in the recording."""
     if trials is None or not trials.variants:
         return None
     rates, step = _rates(trials, own_size), trials.step_ns
@@ -195,19 +192,14 @@ def _rates(trials: TrialReport, own_size: int | None) -> list[tuple[int, Estimat
 
 
 def _sizes(rates: Sequence[tuple[int, Estimate]]) -> CurveChart | None:
-    """Items a second over batch sizes."""
     if not rates:
         return None
     axis = decades([bound for _, each in rates for bound in (max(each.low, 1e-3), each.high)])
-    places = middles(len(rates))
-    line = curve_of("items/s", 0, list(zip(places, (each for _, each in rates), strict=True)), axis)
-    across = tuple(Tick(x, f"{size:,}") for x, (size, _) in zip(places, rates, strict=True))
-    up = axis.every_tick(lambda value: f"{value:,g}")
-    return CurveChart((line,), across, up, "Items/s by batch size")
+    sizes = [(f"{size:,}", each) for size, each in rates]
+    return labelled_curve("items/s", "Items/s by batch size", sizes, axis, "{:,g}".format)
 
 
 def _best_size(rates: Sequence[tuple[int, Estimate]]) -> list[str]:
-    """The batch size with most items a second."""
     if not rates:
         return []
     size, rate = max(rates, key=lambda each: each[1].value)

@@ -17,8 +17,7 @@ TONES = 9
 
 @dataclass(frozen=True, slots=True)
 class MemoryChart:
-    """areas: of owners, with the bytes of each at the peak. peak, height: percent from the left and from the bottom.
-    note: a sentence."""
+    """areas: of owners, with bytes at the peak. peak, height: percent from the left and bottom. note: a sentence."""
 
     identity: str
     title: str

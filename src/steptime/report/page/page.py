@@ -87,8 +87,7 @@ def displayed_traces(files: Sequence[TraceFile], room: int) -> tuple[DisplayedTr
 FIRST = 3
 """Findings on the first screen; the others are below, with all else."""
 WHOLE = 1_200_000
-"""Bytes of data in the page: of a job of many ranks, the first one keeps its figures and the others their
-categories."""
+"""Bytes of data in the page: of a job of many ranks, the first keeps its figures, the others their categories."""
 LARGEST = 2_500_000
 """Bytes of a page: as far as they reach, it carries whole traces."""
 OWNERS = "From steps in which torch's profiler recorded every allocation."
@@ -198,7 +197,6 @@ def _categories_in_view(step_view: StepView) -> tuple[str, ...]:
 
 
 def _facts(report: Report) -> list[tuple[str, str]]:
-    """Machine, versions and what the tool cost."""
     environment, process = report.environment, report.processes[0]
     step = process.case.step
     machine = process.case.machine

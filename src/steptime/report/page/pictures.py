@@ -1,5 +1,4 @@
-"""The main pictures as one image: the waterfall of a step, every step, the roofline. SVG by itself; PNG with the extra
-`images`.
+"""The main pictures as one image: waterfall of a step, every step, roofline. SVG; PNG with the extra `images`.
 
 One law: as on the page, what strangers wrote is text. The template escapes it, and the image asks for nothing.
 """
@@ -7,7 +6,6 @@ One law: as on the page, what strangers wrote is text. The template escapes it, 
 from __future__ import annotations
 
 import textwrap
-from functools import cache
 
 import jinja2
 
@@ -67,7 +65,6 @@ def render_svg(report: Report) -> str:
     return drawn.encode("utf-8", "backslashreplace").decode() + "\n"
 
 
-@cache
 def _template() -> jinja2.Template:
     environment = escaping(asset)
     environment.filters["percent"] = lambda value: f"{value:.2f}%"

@@ -176,10 +176,10 @@ def _row(report: Report, process: ProcessReport, names: tuple[str, ...], longest
 
 def _most_savings(process: ProcessReport) -> str:
     """ "ST101 input-wait, 12.3 ms"; findings are in the order of what can be saved."""
-    found = next(((each, each.savings) for each in process.findings if each.savings is not None), None)
-    if found is None or found[1] is None:
-        return ""
-    return f"{found[0].code} {found[0].name}, {format_duration(found[1].value)}"
+    for each in process.findings:
+        if each.savings is not None:
+            return f"{each.code} {each.name}, {format_duration(each.savings.value)}"
+    return ""
 
 
 def _heat(value: float, longest: float) -> Heat:
