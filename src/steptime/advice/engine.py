@@ -15,7 +15,6 @@ import signal
 import sys
 import threading
 import traceback
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import replace
@@ -133,11 +132,9 @@ def _time_of(source: SourceLine | None, case: Case) -> float:
     """Time per step of a line including callees, ns; 0 if it was not timed."""
     if source is None:
         return 0.0
-    spent: defaultdict[tuple[str, int], float] = defaultdict(float)
-    for line in case.lines:
-        spent[line.source.place] += line.duration.value
+    spent = sum(line.duration.value for line in case.lines if line.source.place == source.place)
     below = sum(path.duration for path in case.paths if any(each.place == source.place for each in path.lines))
-    return max(spent[source.place], below)
+    return max(spent, below)
 
 
 def _sum(findings: Iterable[Finding]) -> float:

@@ -7,7 +7,6 @@ phases and the breakdown of the steady steps."""
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -20,7 +19,7 @@ from steptime.advice.kernels import COPIES, plain_name
 from steptime.advice.loss_path import on_loss_path
 from steptime.advice.memory_evidence import memory_rate
 from steptime.advice.run_uses import CategoryUse
-from steptime.advice.savings import named, ratio, scaled, total
+from steptime.advice.savings import named, ratio, scaled, summed, total
 from steptime.analysis.layout import Layout
 from steptime.analysis.lines import (
     GAPS,
@@ -39,7 +38,7 @@ from steptime.arrays import Float64, Int64, unique
 from steptime.intervals import EMPTY, Intervals, contains, measure, subtract
 from steptime.journal import Flag, Kind
 from steptime.quantities import Estimate, SourceLine, mean_of_series
-from steptime.recording.recording import CalledFacts, Process
+from steptime.recording.recording import CalledFacts, Process, SampledPath
 
 
 def function_of(source: SourceLine) -> tuple[str, str]:
@@ -73,12 +72,15 @@ def lines_around(lines: Sequence[LineUse], paths: Iterable[PathUse], source: Sou
 
 def sampled_lines(paths: Iterable[PathUse], source: SourceLine) -> dict[SourceLine, float]:
     """Time per step of each line of the function that a source means, from sampled paths, ns."""
-    spent: dict[SourceLine, float] = defaultdict(float)
-    for path in paths:
-        if path.lines and function_of(path.lines[0]) == function_of(source):
-            spent[path.lines[0]] += path.duration
+    own = own_times(paths).items()
+    spent = {line: duration for line, duration in own if function_of(line) == function_of(source)}
     around = function_around(spent, source)
     return {line: duration for line, duration in spent.items() if line.function == around}
+
+
+def own_times(paths: Iterable[PathUse | SampledPath]) -> dict[SourceLine, float]:
+    """Time of each line by itself, without what it calls, ns as in the paths."""
+    return summed((path.lines[0], path.duration) for path in paths if path.lines)
 
 
 def own_share(paths: Iterable[PathUse], line: SourceLine) -> float:

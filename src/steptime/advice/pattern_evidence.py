@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 
-from steptime.advice.line_evidence import grown_line
+from steptime.advice.line_evidence import grown_line, own_times
 from steptime.advice.run_uses import LONGER, CaughtUse, OutlierUse, PassUse, PeriodUse
-from steptime.advice.savings import modelled
+from steptime.advice.savings import largest, modelled
 from steptime.advice.segment_evidence import segment_lines
 from steptime.advice.what_runs import OTHER_PHASES
 from steptime.analysis.layout import Layout
@@ -194,10 +193,7 @@ def _of_rest(timed: dict[SourceLine, float]) -> dict[SourceLine, float]:
 
 def _by_line(facts: SampleFacts, parts: tuple[str, ...] = ()) -> dict[SourceLine, float]:
     """Time per step of each line by itself, ns; of some parts of the step, or of all."""
-    spent: Counter[SourceLine] = Counter()
-    for path in facts.paths:
-        if not parts or path.part in parts:
-            spent[path.lines[0]] += path.duration
+    spent = own_times(path for path in facts.paths if not parts or path.part in parts)
     return {line: duration / max(1, facts.steps) for line, duration in spent.items()}
 
 
@@ -293,12 +289,9 @@ def with_line(use: OutlierUse | None, process: Process, layout: Layout) -> Outli
         first = int(np.searchsorted(steps.end, facts.start, side="right"))
         inside = slice(first, first + facts.steps)
         lasted, between = steps.duration[inside], (steps.end - steps.start - steps.duration)[inside]
-        spent = Counter[SourceLine]()
-        for path in facts.paths:
-            spent[path.lines[0]] += path.duration
-        for line, amount in spent.most_common(1):
-            if amount - int(between.sum()) >= HALF * int(lasted[lasted >= least].sum()) > 0:
-                return replace(use, line=line)
+        line, amount = largest(own_times(facts.paths))
+        if amount - int(between.sum()) >= HALF * int(lasted[lasted >= least].sum()) > 0:
+            return replace(use, line=line)
     return use
 
 

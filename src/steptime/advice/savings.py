@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import replace
+from typing import TypeVar
 
 from steptime.advice.device_uses import ReplayUse
 from steptime.advice.run_uses import CategoryUse, StepSummary
 from steptime.quantities import Estimate, format_duration, format_share
+
+Key = TypeVar("Key", bound=Hashable)
 
 NOTHING = Estimate(0.0, 0.0, 0.0, 0)
 """Estimate of no time."""
@@ -102,6 +105,19 @@ def total(estimates: Iterable[Estimate]) -> Estimate:
 def ratio(part: float, whole: float) -> float:
     """part / whole, 0 for whole <= 0."""
     return float(part / whole) if whole > 0 else 0.0  # one of numpy's is no JSON
+
+
+def summed(parts: Iterable[tuple[Key, float]]) -> dict[Key, float]:
+    """Sums by key, in the order in which the keys come first."""
+    sums: dict[Key, float] = {}
+    for key, part in parts:
+        sums[key] = sums.get(key, 0) + part
+    return sums
+
+
+def largest(sums: Mapping[Key, float]) -> tuple[Key, float] | tuple[None, float]:
+    """Key of the largest sum, the first of equal ones, and the sum; (None, 0) if there is none."""
+    return max(sums.items(), key=lambda each: each[1], default=(None, 0.0))
 
 
 def named(uses: tuple[CategoryUse, ...], name: str) -> CategoryUse | None:

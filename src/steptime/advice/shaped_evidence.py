@@ -11,7 +11,7 @@ import numpy as np
 
 from steptime.advice.kernels import plain_name, shapes_of
 from steptime.advice.run_uses import ShapedUse
-from steptime.advice.savings import ratio
+from steptime.advice.savings import ratio, summed
 from steptime.analysis.operators import OperatorUse, operator_calls, operator_events, source_of
 from steptime.analysis.step_context import StepContext
 from steptime.analysis.timeline import Phase
@@ -65,11 +65,8 @@ def shaped_uses(
 
 def steady_shares(profiled: Iterable[OperatorUse], steady: Iterable[OperatorUse]) -> Mapping[tuple[str, str], float]:
     """Time in a steady step as a fraction of that in a profiled one, by operator and phase."""
-    before, after = (defaultdict[tuple[str, str], float](float) for _ in range(2))
-    for counted, uses in ((before, profiled), (after, steady)):
-        for use in uses:
-            counted[use.name, use.phase] += use.duration
-    return {key: ratio(after[key], spent) or 1.0 for key, spent in before.items()}
+    before, after = (summed(((use.name, use.phase), use.duration) for use in uses) for uses in (profiled, steady))
+    return {key: ratio(after.get(key, 0.0), spent) or 1.0 for key, spent in before.items()}
 
 
 @cached_per_trace

@@ -19,6 +19,7 @@ from steptime.advice.savings import (
     NOTHING,
     capped,
     in_step,
+    largest,
     less,
     modelled,
     named,
@@ -27,6 +28,7 @@ from steptime.advice.savings import (
     ratio,
     scaled,
     share_of_step,
+    summed,
     total,
 )
 from steptime.advice.written_ways import is_in, loop_around, runs_again
@@ -327,20 +329,14 @@ def _outside_graphs(step: StepSummary) -> str:
 
 def _idlest(gaps: Sequence[GapUse]) -> SourceLine | None:
     """The function with most of the idle time: the longest gap alone may be the batch's, or a clipping's."""
-    idle: dict[SourceLine, float] = {}
-    for gap in gaps:
-        if gap.source is not None:
-            idle[gap.source] = idle.get(gap.source, 0.0) + gap.duration.value
-    return max(idle, key=lambda each: idle[each], default=None)
+    return largest(summed((gap.source, gap.duration.value) for gap in gaps if gap.source is not None))[0]
 
 
 def _busiest(operators: Sequence[OperatorUse]) -> SourceLine | None:
     """The function that calls at least half of the operators, where one does."""
-    calls: dict[SourceLine | None, float] = {}
-    for use in operators:
-        calls[use.source] = calls.get(use.source, 0.0) + use.calls
-    source = max(calls, key=lambda each: calls[each], default=None)
-    return source if calls and calls[source] >= MOST_OF_OPERATORS * sum(calls.values()) else None
+    calls = summed((use.source, use.calls) for use in operators)
+    source, most = largest(calls)
+    return source if most >= MOST_OF_OPERATORS * sum(calls.values()) else None
 
 
 def _left_eager(compiler: CompilerUse | None) -> str:
