@@ -7,7 +7,7 @@ phases and the breakdown of the steady steps."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -25,10 +25,10 @@ from steptime.analysis.lines import (
     GAPS,
     LineRole,
     find_gaps,
-    identity_of,
     line_table,
     lined_turns,
     own_time,
+    sources_of,
     usual_spent,
     without_stalls,
 )
@@ -290,7 +290,7 @@ def line_uses(process: Process, layout: Layout, usual: Int64, in_operators: Inte
     collections = layout.records.of(Kind.GARBAGE).start
     inside = np.searchsorted(collections, times.end) - np.searchsorted(collections, times.start)
     garbage = counted(times.identity, times.start, inside)
-    sources = dict(_sources(process))
+    sources = sources_of(process)
     callees = process.callees
     trained = {each for code in process.codes if code.loop for each in on_loss_path(code, layout.lines.roles)}
     duration = spent.sum(axis=2)
@@ -323,7 +323,7 @@ def grown_line(process: Process, layout: Layout) -> tuple[SourceLine, float] | N
     spent, whole = table.spent[:, :, period.phase], steps.phases[np.flatnonzero(steps.lined), period.phase]
     grown = np.median(spent[:, chosen], axis=1) - np.median(spent[:, ~chosen], axis=1)
     most, extra = int(grown.argmax()), float(np.median(whole[chosen]) - np.median(whole[~chosen]))
-    line = dict(_sources(process)).get(int(table.identities[most]))
+    line = sources_of(process).get(int(table.identities[most]))
     if line is None or grown[most] < (extra if period.growth is not None else period.extra) / 2:
         return None
     return line, min(1.0, ratio(grown[most], extra))
@@ -369,14 +369,7 @@ def _calling(process: Process, layout: Layout, start: Int64, others: Int64) -> S
         if times := int(contains(own, start).sum()):
             length = int((own.end - own.start).sum())
             ranked.append((not contains(own, others).any(), times, -length, identity))
-    return dict(_sources(process)).get(max(ranked)[-1]) if ranked else None
-
-
-def _sources(process: Process) -> Iterator[tuple[int, SourceLine]]:
-    """(identity, line) of the timed lines."""
-    for code in process.codes:
-        for line in code.lines:
-            yield identity_of(code, line), SourceLine(code.file, line.line, code.function, line.text)
+    return sources_of(process).get(max(ranked)[-1]) if ranked else None
 
 
 def _by_line(lines: Int64, starts: Int64, ends: Int64, identity: Int64, start: Int64, value: Int64) -> Int64:

@@ -14,7 +14,7 @@ from steptime.advice.savings import largest, modelled
 from steptime.advice.segment_evidence import segment_lines
 from steptime.advice.what_runs import OTHER_PHASES
 from steptime.analysis.layout import Layout
-from steptime.analysis.lines import LineRole, identity_of
+from steptime.analysis.lines import LineRole, identity_of, source_at, sources_of
 from steptime.analysis.step_patterns import LastingChange, find_change, find_period
 from steptime.analysis.steps import UPDATES
 from steptime.analysis.timeline import Phase, RecordTable, Steps
@@ -88,11 +88,10 @@ def _with_container(change: LastingChange, process: Process) -> LastingChange:
 def _registering(process: Process) -> SourceLine | None:
     """The line of the user's that registers hooks in the steps, if there is one."""
     found = [each for each in process.called if any(map(REGISTERS.search, each.names))]
-    known = {(code.file, line.line): (code, line) for code in process.codes for line in code.lines}
-    code, line = known.get((found[0].file, found[0].line), (None, None)) if len(found) == 1 else (None, None)
-    if code is not None and line is not None:
-        return SourceLine(code.file, line.line, code.function, line.text)
-    return SourceLine(found[0].file, found[0].line) if len(found) == 1 else None
+    if len(found) != 1:
+        return None
+    alone = SourceLine(found[0].file, found[0].line)
+    return {line.place: line for line in sources_of(process).values()}.get(alone.place, alone)
 
 
 def _is_about(line: SourceLine, name: str) -> bool:
@@ -118,7 +117,7 @@ def _carrier(process: Process, layout: Layout) -> tuple[str, SourceLine] | None:
         return None
     forward = {number for number, role in layout.lines.roles.items() if role is LineRole.FORWARD}
     found = [
-        (name, SourceLine(code.file, line.line, code.function, line.text))
+        (name, source_at(code, line))
         for code in process.codes
         if code.loop
         for line in code.lines
@@ -232,9 +231,7 @@ def take_turns(steps: Steps, updates: RecordTable, slow: Int64) -> bool:
 def _turn(process: Process, every: int) -> SourceLine | None:
     """Line that counts the steps, if exactly one does so by this number, or by a name: for periods so long that none of
     their slow steps was timed by line."""
-    lines = [
-        SourceLine(code.file, line.line, code.function, line.text) for code in process.codes for line in code.lines
-    ]
+    lines = sources_of(process).values()
     for pattern in (rf"\bif\b.*%\s*{every}\b", r"\bif\b.*[\w\])]\s*%\s*[^\W\d]"):
         found = {line for line in lines if re.search(pattern, line.text)}
         if len(found) == 1:
@@ -251,7 +248,7 @@ def _only_call(process: Process) -> SourceLine | None:
         if any(not name.startswith(("torch.", "builtins.")) for name in fact.names)
     }
     lines = [
-        SourceLine(code.file, line.line, code.function, line.text)
+        source_at(code, line)
         for code in process.codes
         if code.loop
         for line in code.lines

@@ -125,6 +125,12 @@ def named(uses: tuple[CategoryUse, ...], name: str) -> CategoryUse | None:
     return next((use for use in uses if use.name == name), None)
 
 
+def spent_in(uses: tuple[CategoryUse, ...], name: str) -> float:
+    """ns per step of a category or phase; 0 if there is none."""
+    use = named(uses, name)
+    return use.duration.value if use is not None else 0.0
+
+
 def share_of_step(spent: float, step: StepSummary) -> str:
     """Time as a percentage of the step: "23 %"."""
     return format_share(ratio(spent, step.duration.value))
