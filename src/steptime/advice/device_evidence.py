@@ -47,7 +47,7 @@ from steptime.advice.kernels import (
 )
 from steptime.advice.loss_scaling import scaling_use
 from steptime.advice.run_uses import CategoryUse
-from steptime.advice.savings import IDLE, as_decided, at_most, named, of_usual_steps, ratio, scaled
+from steptime.advice.savings import IDLE, as_decided, at_most, named, of_usual_steps, ratio, scaled, summed
 from steptime.advice.step_evidence import optimizer_uses
 from steptime.advice.written_norms import item_of, written_norms
 from steptime.analysis.breakdown import device_of
@@ -501,9 +501,7 @@ def _on_device(optimizers: tuple[OptimizerUse, ...], steps: StepContext, decides
         return optimizers
     seen_in = optimizer_uses(steps.trace, steps.links, steps.windows, gapless=True)
     traced = {use.type: use for use in seen_in if use.kernels}
-    whole = Counter[str]()
-    for use in optimizers:
-        whole[use.type] += round(use.duration.value)
+    whole = summed((use.type, round(use.duration.value)) for use in optimizers)
     found = []
     for use in optimizers:
         seen, part = traced.get(use.type), ratio(use.duration.value, whole[use.type])

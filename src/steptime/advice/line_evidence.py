@@ -33,7 +33,7 @@ from steptime.analysis.lines import (
     without_stalls,
 )
 from steptime.analysis.operators import OperatorUse
-from steptime.analysis.timeline import Phase, RecordTable, SegmentKind
+from steptime.analysis.timeline import Phase, RecordTable, SegmentKind, counted
 from steptime.arrays import Float64, Int64, unique
 from steptime.intervals import EMPTY, Intervals, contains, measure, subtract
 from steptime.journal import Flag, Kind
@@ -355,7 +355,7 @@ def _without_gradients(
     spent = measure(chosen.intervals, steps.start, steps.end)[usual]
     if not spent.any():
         return None
-    calls = (np.searchsorted(chosen.start, steps.end) - np.searchsorted(chosen.start, steps.start))[usual]
+    calls = counted(chosen.start, steps.start, steps.end)[usual]
     source = _calling(process, layout, chosen.start, others)
     return RepeatedForward(mean_of_series(spent), float(calls.mean()), source, float((calls > 0).mean()))
 

@@ -17,7 +17,7 @@ from steptime.analysis.layout import Layout
 from steptime.analysis.lines import LineRole, identity_of, source_at, sources_of
 from steptime.analysis.step_patterns import LastingChange, find_change, find_period
 from steptime.analysis.steps import UPDATES
-from steptime.analysis.timeline import Phase, RecordTable, Steps
+from steptime.analysis.timeline import Phase, RecordTable, Steps, counted
 from steptime.analysis.tracer import starts_with_tracer
 from steptime.arrays import Int64, unique
 from steptime.intervals import measure
@@ -260,7 +260,7 @@ def _only_call(process: Process) -> SourceLine | None:
 def pass_use(process: Process, layout: Layout, chosen: Int64) -> PassUse | None:
     """The many backward passes of these steps; None where they are few, or the line is not known that starts them."""
     steps, backwards = layout.timeline.steps, layout.records.of(Kind.BACKWARD).outermost()
-    counts = np.searchsorted(backwards.start, steps.end) - np.searchsorted(backwards.start, steps.start)
+    counts = counted(backwards.start, steps.start, steps.end)
     often = np.median(counts[chosen])
     seen = [each for each in process.pass_sites if _passes_at(each.start, steps, counts) >= often / MORE_PASSES]
     if often < FEWEST_PASSES or not seen:

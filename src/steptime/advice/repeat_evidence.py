@@ -125,10 +125,6 @@ def _most(part: str, whole: Mapping[str, float], usual: float) -> float:
     return whole["forward"] + whole.get("rest", 0.0) if part == "forward" and part in whole else whole.get(part, usual)
 
 
-def _about(amount: float, steps: int) -> Estimate:
-    return modelled(amount, (1 - OFF) * amount, (1 + OFF) * amount, steps)
-
-
 def _with_backward(line: RepeatedLine, forward: float, whole: Mapping[str, float], steps: int) -> Estimate:
     """Saving of ns of forward, and of backward through the same operators, which takes as many times as long as that of
     the whole step does: its part of the interval, as a result may be detached. Of two lines that ask for a result, one
@@ -197,7 +193,7 @@ def work_uses(
                 place = line.site.place
                 most = timed[place] if place in timed and place not in calling else usual
                 amount = min(_most(line.part, whole, usual), each.share * spent, most)
-                about = _about(amount, each.facts.steps)
+                about = modelled(amount, (1 - OFF) * amount, (1 + OFF) * amount, each.facts.steps)
                 use = WorkUse(line.site, kind, what, about, line.evaluations * each.often, line.part)
                 found.setdefault((line.site.file, line.site.line, kind), use)
     return tuple(sorted(found.values(), key=lambda use: -use.duration.value))

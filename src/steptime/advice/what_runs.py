@@ -74,7 +74,7 @@ def run_uses(
     own = own_times(paths)  # a comprehension is a function of its own, on the same line
     at_place = summed((source.place, spent) for source, spent in own.items())
     found = [
-        run if run.whole else _of_place(run, at_place.get(run.source.place, 0.0))
+        run if run.whole else replace(run, share=min(1.0, ratio(run.duration, at_place.get(run.source.place, 0.0))))
         for each in _functions(functions, own)
         for run in _of_function(each, called)
     ]
@@ -91,10 +91,6 @@ def run_uses(
     known |= {run.source.place for run in found}
     found += _alone(own, at_place, called, known)
     return tuple(sorted(found, key=lambda run: -run.duration))
-
-
-def _of_place(run: RunUse, spent: float) -> RunUse:
-    return replace(run, share=min(1.0, ratio(run.duration, spent)))
 
 
 def _alone(

@@ -9,7 +9,7 @@ from steptime.advice.device_uses import CopyUse
 from steptime.advice.evidence import Case, LineUse, PathUse, SiteUse
 from steptime.advice.hottest_line import main_line
 from steptime.advice.kernels import plain_name
-from steptime.advice.line_evidence import LineTime, calls_function, line_times, own_times
+from steptime.advice.line_evidence import calls_function, line_times, own_times
 from steptime.advice.loader_model import Supply, handover, production, supply, usable_text
 from steptime.advice.models import staging_operators
 from steptime.advice.rule import Finding, rule
@@ -589,13 +589,11 @@ def batch_preparation(step: StepSummary, phases: tuple[CategoryUse, ...], case: 
         saving,
         category="input",
         source=making[0].line.source if making else None,
-        evidence=tuple(map(_line, making[:3])),
+        evidence=tuple(
+            f"{format_duration(time.python.value)} per step: {time.line.source.text or time.line.source.line}"
+            for time in making[:3]
+        ),
     )
-
-
-def _line(time: LineTime) -> str:
-    """A line, as evidence."""
-    return f"{format_duration(time.python.value)} per step: {time.line.source.text or time.line.source.line}"
 
 
 LEAST_BEYOND = 0.05

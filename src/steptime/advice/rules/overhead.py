@@ -287,7 +287,9 @@ def overhead_bound(step: StepSummary, categories: tuple[CategoryUse, ...], case:
         advice = f"Graphs are in use already: {_outside_graphs(step)}; or {larger}."
     if calls and sum(operator.recurrent for operator in case.operators) >= MOST_OF_OPERATORS * calls:
         advice = "Enlarge the batch: most of them are in torch's recurrent layers, which no compiler takes apart."
-    source = _idlest(idlest) or _busiest(case.operators)
+    # The longest gap alone may be the batch's, or a clipping's.
+    behind = largest(summed((gap.source, gap.duration.value) for gap in idlest if gap.source is not None))[0]
+    source = behind or _busiest(case.operators)
     evidence = tuple(
         f"{gap.cause or 'between operators'}: {format_duration(gap.duration.value)} idle a step "
         f"in {format_count(gap.count, 'gap')}"
@@ -325,11 +327,6 @@ def _outside_graphs(step: StepSummary) -> str:
         return "put more of the step into them"
     names = (f"{use.name} ({use.calls:.0f} calls)" if use.calls >= 2 else use.name for use in eager[:MOST_NAMED])
     return f"take in what runs eagerly next to them, {', '.join(names)}"
-
-
-def _idlest(gaps: Sequence[GapUse]) -> SourceLine | None:
-    """The function with most of the idle time: the longest gap alone may be the batch's, or a clipping's."""
-    return largest(summed((gap.source, gap.duration.value) for gap in gaps if gap.source is not None))[0]
 
 
 def _busiest(operators: Sequence[OperatorUse]) -> SourceLine | None:

@@ -289,7 +289,8 @@ def _whole_breakdown(case: Case) -> Iterator[Finding]:
     python = named(case.categories, "python")
     if python is None or ratio(python.duration.value, case.step.duration.value) < LEAST_SHARE:
         return
-    line, spent = largest(_own_lines(case.paths))
+    # Of a loop whose lines could not be timed one by one: they were looked at now and then.
+    line, spent = largest(own_times(path for path in case.paths if not path.part))
     if line is not None and spent >= MOST_OF_IT * python.duration.value:
         taken = capped(modelled(spent, spent, spent), python.duration)
         yield _finding(case.step, [_as_time(line, taken)], taken, unprofiled=False)
@@ -306,12 +307,6 @@ def _whole_breakdown(case: Case) -> Iterator[Finding]:
         source=next((gap.source for gap in idle_behind if gap.source is not None), None),
         evidence=(*idle, *held),
     )
-
-
-def _own_lines(paths: tuple[PathUse, ...]) -> dict[SourceLine, float]:
-    """ns per step of the lines of the user's that nothing of torch is above, of a loop whose lines could not be
-    timed one by one: they were looked at now and then."""
-    return own_times(path for path in paths if not path.part)
 
 
 @rule("ST202", "garbage-collection", supersedes=("python-time", "overhead-bound", "outside-model"))
