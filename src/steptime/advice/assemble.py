@@ -59,7 +59,7 @@ from steptime.analysis.modules import module_uses
 from steptime.analysis.operators import OperatorUse, step_at
 from steptime.analysis.recorded_breakdown import RecordedBreakdown, operator_time
 from steptime.analysis.steps import UPDATES
-from steptime.analysis.timeline import Phase, Steps
+from steptime.analysis.timeline import Phase, Steps, counted
 from steptime.analysis.tracer import without_tracer
 from steptime.analysis.unused import picked_uses, unread_uses, unused_passes
 from steptime.analysis.user_code import extra_calls
@@ -337,7 +337,7 @@ def _site_uses(process: Process, layout: Layout, usual: Int64) -> tuple[SiteUse,
     """Calls of tensor methods, per step. A site that is called at each forward is called as often as forwards run in
     the usual steps: an episode may be short when it is looked at, and long when the agent has learnt."""
     callees, starts, steps = process.callees, layout.activity.forwards.start, layout.timeline.steps
-    forwards = float((np.searchsorted(starts, steps.end) - np.searchsorted(starts, steps.start))[usual].mean())
+    forwards = float(counted(starts, steps.start, steps.end)[usual].mean())
     return tuple(
         SiteUse(
             each.name,
@@ -395,7 +395,7 @@ def _garbage(layout: Layout) -> GarbageUse:
     collections = layout.records.of(Kind.GARBAGE)
     elsewhere = union([each.start for each in segments], [each.end for each in segments])
     collections = collections.where(~contains(elsewhere, collections.start))
-    counts = np.searchsorted(collections.start, steps.end) - np.searchsorted(collections.start, steps.start)
+    counts = counted(collections.start, steps.start, steps.end)
     seen = ~steps.warm_up
     spent = measure(collections.intervals, steps.start, steps.end)[seen]
     fetching = measure(intersect(collections.intervals, layout.work.loader), steps.start, steps.end)[seen]

@@ -13,7 +13,7 @@ from typing import TypeVar
 from steptime.advice.device_evidence import LONGEST_TEXT
 from steptime.advice.evidence import Case, CompiledKernelUse, CompilerUse
 from steptime.advice.kernels import time_in
-from steptime.advice.savings import ratio
+from steptime.advice.savings import ratio, summed
 from steptime.analysis.operators import OperatorUse
 from steptime.analysis.roofline import KernelUse
 from steptime.quantities import SourceLine, format_count, format_share
@@ -35,9 +35,7 @@ def with_compile_logs(case: Case, logs: CompileLogs, folder: str) -> Case:
     for kernel in logs.kernels:
         for name in {kernel.name, PREFIX.sub("", kernel.name)}:
             known[name].append(kernel)
-    taken = defaultdict[str, float](float)
-    for use in case.kernels or case.operators:
-        taken[use.name] += use.duration
+    taken = summed((use.name, use.duration) for use in case.kernels or case.operators)
     files = {use.name: Path(use.source.file).name for use in case.kernels if use.source is not None}
     found = {name: known.get(name) or known.get(PREFIX.sub("", name)) for name in taken}
     chosen = {name: _of_trace(same, files.get(name, "")) for name, same in found.items() if same is not None}

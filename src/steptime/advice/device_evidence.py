@@ -40,22 +40,22 @@ from steptime.advice.kernels import (
     above_peaks,
     elements,
     plain_name,
+    shapes_at,
     shapes_of,
     short_kernel,
     time_in,
 )
 from steptime.advice.loss_scaling import scaling_use
 from steptime.advice.run_uses import CategoryUse
-from steptime.advice.savings import IDLE, as_decided, at_most, named, of_usual_steps, ratio, scaled
+from steptime.advice.savings import IDLE, as_decided, at_most, named, of_usual_steps, ratio, scaled, summed
 from steptime.advice.step_evidence import optimizer_uses
-from steptime.advice.written_norms import written_norms
+from steptime.advice.written_norms import item_of, written_norms
 from steptime.analysis.breakdown import device_of
 from steptime.analysis.categories import Breakdown, Category
 from steptime.analysis.idle import gap_totals, gaps_of
 from steptime.analysis.kernel_names import multiplies
-from steptime.analysis.op_cost.call import ELEMENT_BYTES
 from steptime.analysis.op_cost.op_cost import UNMODELLED, Bound
-from steptime.analysis.operators import DISPATCH_GAP, OperatorUse
+from steptime.analysis.operators import DISPATCH_GAP, OperatorUse, source_behind
 from steptime.analysis.roofline import BOUNDS, COMMUNICATION, KernelUse, Roofline, draw
 from steptime.analysis.step_context import StepContext
 from steptime.analysis.tiles import waves_of
@@ -67,7 +67,7 @@ from steptime.intervals import contains, union
 from steptime.machine.datasheet import interconnect_of, look_up
 from steptime.machine.machine import Machine
 from steptime.quantities import SourceLine, format_rate, mean_of_series
-from steptime.trace.links import UNKNOWN, Links, function_name, source_line
+from steptime.trace.links import UNKNOWN, Links, function_name
 from steptime.trace.table import ABSENT, EventKind, Trace, details_of
 from steptime.trace.vendors import OPTIMIZER_STEP, matching
 
@@ -82,12 +82,6 @@ MOST_GAPS = 100
 """Most causes of idle time that are kept, longest first; also the limit of copies, collectives and allocations."""
 LONGEST_TEXT = 300
 """Most characters of a kernel's name or its arguments' shapes: templates and tensor lists can have thousands."""
-
-
-def source_behind(trace: Trace, links: Links, row: int) -> SourceLine | None:
-    """User's function that led to an event; None without stacks."""
-    function = int(links.function[row]) if 0 <= row < len(links.function) else UNKNOWN
-    return source_line(trace.symbols[int(trace.events.name[function])]) if function != UNKNOWN else None
 
 
 def _kernel(use: KernelUse, example: int, trace: Trace, links: Links) -> KernelUse:
@@ -317,7 +311,7 @@ def _of_operators(trace: Trace, links: Links) -> Int64:
 def _sizes(trace: Trace, operators: Int32) -> tuple[Int64, Int64]:
     """(elements of the largest tensor, bytes per element) of each operator; 0 elements unless pointwise."""
     shapes = np.array([_largest(text) for text in trace.shapes] or [0], np.int64)
-    items = np.array([_item(text) for text in trace.dtypes] or [4], np.int64)
+    items = np.array([item_of(text) for text in trace.dtypes] or [4], np.int64)
     kinds = np.array([plain_name(symbol) in FUSIBLE for symbol in trace.symbols] or [False])
     events = trace.events
     shape, dtype = events.shapes[operators], events.dtypes[operators]
@@ -329,11 +323,6 @@ def _sizes(trace: Trace, operators: Int32) -> tuple[Int64, Int64]:
 @lru_cache(maxsize=4096)
 def _largest(text: str) -> int:
     return max((elements(shape) for shape in shapes_of(text) if shape), default=0)
-
-
-def _item(text: str) -> int:
-    """Bytes per element of the first tensor with a known dtype; 4 if there is none."""
-    return next((size for part in text.split('"') if (size := ELEMENT_BYTES.get(part))), 4)
 
 
 def _runs(trace: Trace, links: Links, rows: Int64, size: Int64) -> list[Int64]:
@@ -379,8 +368,7 @@ def _chain(trace: Trace, links: Links, first: Int64, everyone: Int64, tensor: In
 
 def _inputs(trace: Trace, operator: int) -> int:
     """Number of an operator's inputs that are as large as its largest, at least 1."""
-    shape = int(trace.events.shapes[operator])
-    sizes = [elements(each) for each in shapes_of(trace.shapes[shape]) if each]
+    sizes = [elements(each) for each in shapes_at(trace, operator) if each]
     return max(1, sum(each == max(sizes, default=0) for each in sizes))
 
 
@@ -512,9 +500,7 @@ def _on_device(optimizers: tuple[OptimizerUse, ...], steps: StepContext, decides
         return optimizers
     seen_in = optimizer_uses(steps.trace, steps.links, steps.windows, gapless=True)
     traced = {use.type: use for use in seen_in if use.kernels}
-    whole = Counter[str]()
-    for use in optimizers:
-        whole[use.type] += round(use.duration.value)
+    whole = summed((use.type, round(use.duration.value)) for use in optimizers)
     found = []
     for use in optimizers:
         seen, part = traced.get(use.type), ratio(use.duration.value, whole[use.type])

@@ -15,7 +15,6 @@ import signal
 import sys
 import threading
 import traceback
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import replace
@@ -30,7 +29,7 @@ from steptime.advice.places import with_way_of_line, with_what_runs
 from steptime.advice.rule import Examination, Finding, Rule, Weight
 from steptime.advice.rules import CATALOGUE
 from steptime.advice.run_uses import HolderUse, limit_of_cache
-from steptime.advice.savings import WORKING, as_decided, capped, named, ratio
+from steptime.advice.savings import WORKING, as_decided, capped, named, ratio, spent_in
 from steptime.advice.unclaimed import MOST_UNCLAIMED, notes
 from steptime.advice.verdict import GROWTH, LARGE_PART, MOST_OF_THE_RUN, OUTLIERS, first_note, worsening
 from steptime.analysis.what_if.calibrated import HOST
@@ -82,10 +81,9 @@ def _left(finding: Finding, earlier: Iterable[Finding], case: Case) -> float:
 def _left_by_places(name: str, spent: float, earlier: Iterable[Finding], case: Case) -> float:
     """ns of a category that earlier findings about a place, whose time is of no single category, leave. Those take
     Python's time first, then of all others alike."""
-    python = named(case.categories, "python")
     if name == "python":
         return spent
-    others = case.step.duration.value - (python.duration.value if python is not None else 0.0)
+    others = case.step.duration.value - spent_in(case.categories, "python")
     taken = _sum(each for each in earlier if not each.category) + others - case.step.duration.value
     return spent * (1 - ratio(max(0.0, taken), others))
 
@@ -119,25 +117,21 @@ def _same_function(finding: Finding, other: Finding) -> bool:
 
 def _time_of_function(source: SourceLine | None, case: Case) -> float:
     """Time per step of a function's lines including callees, ns; 0 if it was not timed."""
-    inside = [line for line in case.lines if source is not None and line.source.function == source.function]
-    spent = sum(line.duration.value for line in inside if source is not None and line.source.file == source.file)
-    below = sum(
-        path.duration
-        for path in case.paths
-        if source is not None and any((e.file, e.function) == (source.file, source.function) for e in path.lines)
-    )
-    return max(spent, below)
+    if source is None:
+        return 0.0
+    own = (source.file, source.function)
+    spent = sum(line.duration.value for line in case.lines if (line.source.file, line.source.function) == own)
+    paths = (path for path in case.paths if any((line.file, line.function) == own for line in path.lines))
+    return max(spent, sum(path.duration for path in paths))
 
 
 def _time_of(source: SourceLine | None, case: Case) -> float:
     """Time per step of a line including callees, ns; 0 if it was not timed."""
     if source is None:
         return 0.0
-    spent: defaultdict[tuple[str, int], float] = defaultdict(float)
-    for line in case.lines:
-        spent[line.source.place] += line.duration.value
+    spent = sum(line.duration.value for line in case.lines if line.source.place == source.place)
     below = sum(path.duration for path in case.paths if any(each.place == source.place for each in path.lines))
-    return max(spent[source.place], below)
+    return max(spent, below)
 
 
 def _sum(findings: Iterable[Finding]) -> float:

@@ -12,6 +12,7 @@ from itertools import takewhile
 from steptime.advice.evidence import Case, PathUse
 from steptime.advice.line_evidence import function_around, function_of, is_same_line, loop_functions
 from steptime.advice.rule import Finding, Weight
+from steptime.advice.savings import summed
 from steptime.quantities import SourceLine, format_source
 from steptime.trace.links import is_user_file
 
@@ -92,12 +93,8 @@ def main_line(paths: list[PathUse], case: Case) -> tuple[SourceLine, float]:
 
 def longest_line(paths: list[PathUse]) -> tuple[SourceLine, float]:
     """Line that itself takes most of the time, with its ns."""
-    spent: dict[tuple[str, int], float] = {}
-    lines: dict[tuple[str, int], SourceLine] = {}
-    for path in paths:
-        line = path.lines[0]  # a comprehension is a function of its own, on the same line
-        place = line.place
-        lines[place], spent[place] = line, spent.get(place, 0.0) + path.duration
+    lines = {path.lines[0].place: path.lines[0] for path in paths}  # a comprehension has a function of its own
+    spent = summed((path.lines[0].place, path.duration) for path in paths)
     longest = max(spent, key=lambda each: spent[each])
     return lines[longest], spent[longest]
 

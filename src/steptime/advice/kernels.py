@@ -18,6 +18,7 @@ from steptime.analysis.operators import OperatorUse
 from steptime.analysis.roofline import KernelUse
 from steptime.quantities import Estimate, SourceLine, format_count, format_duration, format_share
 from steptime.trace.nsight_compute import KernelCounters
+from steptime.trace.table import ABSENT, Trace
 
 POINTWISE = frozenset(
     {
@@ -87,6 +88,12 @@ def shapes_of(text: str) -> tuple[tuple[int, ...], ...]:
     """Shapes in the raw text of a trace's "Input Dims", scalars as (); nested lists are read as their rows. Impossibly
     large dimensions count as 0."""
     return tuple(tuple(_side(part) for part in row.split(",") if part.strip()) for row in _ROW.findall(text))
+
+
+def shapes_at(trace: Trace, row: int) -> tuple[tuple[int, ...], ...]:
+    """Shapes of the inputs of an event; () where the trace has none."""
+    at = int(trace.events.shapes[row])
+    return shapes_of(trace.shapes[at]) if at != ABSENT else ()
 
 
 def _side(part: str) -> int:

@@ -8,7 +8,7 @@ from math import prod
 import numpy as np
 
 from steptime.advice.evidence import RunUse
-from steptime.advice.kernels import shapes_of
+from steptime.advice.kernels import shapes_at
 from steptime.advice.run_uses import LengthUse
 from steptime.analysis.operators import operator_events, step_at
 from steptime.analysis.step_context import StepContext
@@ -66,9 +66,7 @@ def _first_shapes(window: StepContext, rows: Int64) -> list[dict[str, tuple[tupl
     found: list[dict[str, tuple[tuple[int, ...], ...]]] = [{} for _ in range(len(window))]
     for row, step in zip(rows.tolist(), step_at(window.boundaries, trace.events.start[rows]).tolist(), strict=True):
         if step != UNKNOWN:
-            found[step].setdefault(
-                trace.symbols[trace.events.name[row]], shapes_of(trace.shapes[trace.events.shapes[row]])
-            )
+            found[step].setdefault(trace.symbols[trace.events.name[row]], shapes_at(trace, row))
     return found
 
 
@@ -79,7 +77,7 @@ def padding_use(windows: Iterable[StepContext], runs: Iterable[RunUse]) -> Paddi
         trace = window.trace
         rows = np.flatnonzero(matching(trace, FILLS_UP.__eq__) & (trace.events.shapes != ABSENT))
         for row, step in zip(rows.tolist(), step_at(window.boundaries, trace.events.start[rows]).tolist(), strict=True):
-            lengths = [shape[0] for shape in shapes_of(trace.shapes[trace.events.shapes[row]]) if shape]
+            lengths = [shape[0] for shape in shapes_at(trace, row) if shape]
             if step != UNKNOWN and len(lengths) > 1 and max(lengths):
                 shares.setdefault((number, step), 1 - sum(lengths) / (len(lengths) * max(lengths)))
     site = next((run.source for run in runs if run.name == FILLS_UP and not run.whole), None)

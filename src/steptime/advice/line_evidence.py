@@ -7,8 +7,7 @@ phases and the breakdown of the steady steps."""
 from __future__ import annotations
 
 import re
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -20,26 +19,26 @@ from steptime.advice.kernels import COPIES, plain_name
 from steptime.advice.loss_path import on_loss_path
 from steptime.advice.memory_evidence import memory_rate
 from steptime.advice.run_uses import CategoryUse
-from steptime.advice.savings import named, ratio, scaled, total
+from steptime.advice.savings import named, ratio, scaled, summed, total
 from steptime.analysis.layout import Layout
 from steptime.analysis.lines import (
     GAPS,
     LineRole,
     find_gaps,
-    identity_of,
     line_table,
     lined_turns,
     own_time,
+    sources_of,
     usual_spent,
     without_stalls,
 )
 from steptime.analysis.operators import OperatorUse
-from steptime.analysis.timeline import Phase, RecordTable, SegmentKind
+from steptime.analysis.timeline import Phase, RecordTable, SegmentKind, counted
 from steptime.arrays import Float64, Int64, unique
 from steptime.intervals import EMPTY, Intervals, contains, measure, subtract
 from steptime.journal import Flag, Kind
 from steptime.quantities import Estimate, SourceLine, mean_of_series
-from steptime.recording.recording import Process
+from steptime.recording.recording import Process, SampledPath
 from steptime.recording.rule_facts import CalledFacts
 
 
@@ -74,12 +73,15 @@ def lines_around(lines: Sequence[LineUse], paths: Iterable[PathUse], source: Sou
 
 def sampled_lines(paths: Iterable[PathUse], source: SourceLine) -> dict[SourceLine, float]:
     """Time per step of each line of the function that a source means, from sampled paths, ns."""
-    spent: dict[SourceLine, float] = defaultdict(float)
-    for path in paths:
-        if path.lines and function_of(path.lines[0]) == function_of(source):
-            spent[path.lines[0]] += path.duration
+    own = own_times(paths).items()
+    spent = {line: duration for line, duration in own if function_of(line) == function_of(source)}
     around = function_around(spent, source)
     return {line: duration for line, duration in spent.items() if line.function == around}
+
+
+def own_times(paths: Iterable[PathUse | SampledPath]) -> dict[SourceLine, float]:
+    """Time of each line by itself, without what it calls, ns as in the paths."""
+    return summed((path.lines[0], path.duration) for path in paths if path.lines)
 
 
 def own_share(paths: Iterable[PathUse], line: SourceLine) -> float:
@@ -289,7 +291,7 @@ def line_uses(process: Process, layout: Layout, usual: Int64, in_operators: Inte
     collections = layout.records.of(Kind.GARBAGE).start
     inside = np.searchsorted(collections, times.end) - np.searchsorted(collections, times.start)
     garbage = counted(times.identity, times.start, inside)
-    sources = dict(_sources(process))
+    sources = sources_of(process)
     callees = process.callees
     trained = {each for code in process.codes if code.loop for each in on_loss_path(code, layout.lines.roles)}
     duration = spent.sum(axis=2)
@@ -322,7 +324,7 @@ def grown_line(process: Process, layout: Layout) -> tuple[SourceLine, float] | N
     spent, whole = table.spent[:, :, period.phase], steps.phases[np.flatnonzero(steps.lined), period.phase]
     grown = np.median(spent[:, chosen], axis=1) - np.median(spent[:, ~chosen], axis=1)
     most, extra = int(grown.argmax()), float(np.median(whole[chosen]) - np.median(whole[~chosen]))
-    line = dict(_sources(process)).get(int(table.identities[most]))
+    line = sources_of(process).get(int(table.identities[most]))
     if line is None or grown[most] < (extra if period.growth is not None else period.extra) / 2:
         return None
     return line, min(1.0, ratio(grown[most], extra))
@@ -354,7 +356,7 @@ def _without_gradients(
     spent = measure(chosen.intervals, steps.start, steps.end)[usual]
     if not spent.any():
         return None
-    calls = (np.searchsorted(chosen.start, steps.end) - np.searchsorted(chosen.start, steps.start))[usual]
+    calls = counted(chosen.start, steps.start, steps.end)[usual]
     source = _calling(process, layout, chosen.start, others)
     return RepeatedForward(mean_of_series(spent), float(calls.mean()), source, float((calls > 0).mean()))
 
@@ -368,14 +370,7 @@ def _calling(process: Process, layout: Layout, start: Int64, others: Int64) -> S
         if times := int(contains(own, start).sum()):
             length = int((own.end - own.start).sum())
             ranked.append((not contains(own, others).any(), times, -length, identity))
-    return dict(_sources(process)).get(max(ranked)[-1]) if ranked else None
-
-
-def _sources(process: Process) -> Iterator[tuple[int, SourceLine]]:
-    """(identity, line) of the timed lines."""
-    for code in process.codes:
-        for line in code.lines:
-            yield identity_of(code, line), SourceLine(code.file, line.line, code.function, line.text)
+    return sources_of(process).get(max(ranked)[-1]) if ranked else None
 
 
 def _by_line(lines: Int64, starts: Int64, ends: Int64, identity: Int64, start: Int64, value: Int64) -> Int64:

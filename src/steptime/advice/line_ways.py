@@ -97,8 +97,7 @@ def way_of_line(place: SourceLine, case: Case, mostly: Collection[str]) -> str:
     )
     seen = {name.rpartition(".")[2] for name in line.called if not CHEAP.fullmatch(name)}
     known = frozenset(mostly or seen)
-    ways = (way(line) for way, names in WAYS if not known or not names or names & known)
-    return next(filter(None, ways), "")
+    return next((text for way, names in WAYS if not known or not names or names & known for text in way(line)), "")
 
 
 def body_of(place: SourceLine) -> tuple[str, str]:
@@ -161,44 +160,35 @@ def _is(node: ast.expr | None, value: object) -> bool:
     return isinstance(node, ast.Constant) and node.value == value and type(node.value) is type(value)
 
 
-def _first(line: _Line) -> str:
+def _first(line: _Line) -> Iterator[str]:
     for call, owner, name in line.calls("insert", "pop"):
-        if (
-            owner is not None
-            and call.args
-            and _is(call.args[0], 0)
-            and len(call.args) == (2 if name == "insert" else 1)
-        ):
+        given = 2 if name == "insert" else 1
+        if owner is not None and len(call.args) == given and _is(call.args[0], 0):
             new = "appendleft" if name == "insert" else "popleft"
             whole = _name(owner)
-            return (
+            yield (
                 f"{name}(0) moves every entry of {whole}: make it a collections.deque and use {new} "
                 "(maxlen=… drops what is too old by itself)."
             )
-    return ""
 
 
-def _searched(line: _Line) -> str:
+def _searched(line: _Line) -> Iterator[str]:
     for node in ast.walk(line.tree):
-        if (
-            isinstance(node, ast.Compare)
-            and isinstance(node.ops[0], (ast.In, ast.NotIn))
-            and line.read_in(node.comparators)
-        ):
-            whole = line.read_in(node.comparators)
-            return f"Keep a set of what is in {whole}, add to it what is added to {whole}, and ask the set."
-    return ""
+        asked = (
+            node.comparators if isinstance(node, ast.Compare) and isinstance(node.ops[0], (ast.In, ast.NotIn)) else []
+        )
+        if whole := line.read_in(asked):
+            yield f"Keep a set of what is in {whole}, add to it what is added to {whole}, and ask the set."
 
 
-def _place_searched(line: _Line) -> str:
+def _place_searched(line: _Line) -> Iterator[str]:
     for _, owner, _ in line.calls("index"):
         if owner is not None and any(name.endswith((".list.index", ".tuple.index")) for name in line.called):
             whole = _name(owner)
-            return f"index() searches {whole}: keep a dictionary of entry and number, made once, and look it up there."
-    return ""
+            yield f"index() searches {whole}: keep a dictionary of entry and number, made once, and look it up there."
 
 
-def _built(line: _Line) -> str:
+def _built(line: _Line) -> Iterator[str]:
     for node in ast.walk(line.tree):
         kind, made = "", list[ast.expr]()
         if isinstance(node, (ast.DictComp, ast.SetComp)):
@@ -207,14 +197,13 @@ def _built(line: _Line) -> str:
             kind, made = last_name(node.func), node.args
         if whole := line.read_in(made):
             named = "dictionary" if kind.lower().startswith("dict") else "set"
-            return (
+            yield (
                 f"It makes a {named} of all of {whole} each time: make it once, in __init__ or before the loop, and "
                 "add to it only what is new."
             )
-    return ""
 
 
-def _drawn(line: _Line) -> str:
+def _drawn(line: _Line) -> Iterator[str]:
     for call, _, name in line.calls(*DRAWS):
         if not call.args:
             continue
@@ -223,36 +212,32 @@ def _drawn(line: _Line) -> str:
             made = population.args[0]
         whole = _name(made or population)
         if line.kind(made or population) == "deque":
-            return (
+            yield (
                 f"A deque is slow to index, and to convert: keep {whole} as a list that is written in a ring "
                 f"(rows[count % size] = new, once it is full), and give {name}() that list."
             )
         if isinstance(made, ast.Call) and last_name(made.func) in ("keys", "values", "items"):
-            return f"It copies all of {whole} for one draw: keep a list next to the dictionary, and draw from that."
-    return ""
+            yield f"It copies all of {whole} for one draw: keep a list next to the dictionary, and draw from that."
 
 
-def _rewritten(line: _Line) -> str:
+def _rewritten(line: _Line) -> Iterator[str]:
     for call, _, name in line.calls(*DUMPS):
         if whole := line.read_in(call.args):
-            return (
+            yield (
                 f"{name}() writes all of {whole} each time: append the new entry only to a file that is kept open "
                 '(open(path, "a"), one JSON object or row per line), or write all of it every n-th step.'
             )
-    return ""
 
 
-def _added_text(line: _Line) -> str:
+def _added_text(line: _Line) -> Iterator[str]:
     for node in line.tree.body:
-        adds = isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add) and _is_text(node.value)
-        if (
-            isinstance(node, ast.AugAssign) and adds and not isinstance(node.target, ast.Name)
-        ):  # CPython extends a local
-            return (
+        if not isinstance(node, ast.AugAssign) or isinstance(node.target, ast.Name):  # CPython extends a local
+            continue
+        if isinstance(node.op, ast.Add) and _is_text(node.value):
+            yield (
                 f'Each += copies all of the text {_name(node.target)}: append the pieces to a list and "".join() '
                 "them where it is read, or write them to a file or io.StringIO."
             )
-    return ""
 
 
 def _is_text(node: ast.AST) -> bool:
@@ -285,7 +270,7 @@ def _is_part(node: ast.expr, whole: str) -> bool:
     return isinstance(node, ast.Subscript) and sliced and ast.unparse(node.value) == whole
 
 
-def _longer(line: _Line) -> str:
+def _longer(line: _Line) -> Iterator[str]:
     if found := _grown(line.tree):
         whole, name, drops = found
         own = rf"(?<![.\w]){re.escape(whole)}(?!\w)"
@@ -293,20 +278,19 @@ def _longer(line: _Line) -> str:
         bound = [(match, hits) for text, hits in line.around.items() if (match := binds.match(text))]
         again = [hits for match, hits in bound if not re.search(own, match["value"])]
         if line.hits < 2 * max(again, default=0.0):
-            return ""  # it is joined once to what each step or round has made anew
+            return  # it is joined once to what each step or round has made anew
         if drops or any(re.match(rf"\s*{own}\[.*:.*\]\s*$", match["value"]) for match, _ in bound):
-            return (
+            yield (
                 f"{name}() copies all of {whole} to put a little in: keep one array, and write the new rows over the "
                 f"oldest ({whole}[at : at + count] = new)."
             )
-        return (
+        yield (
             f"{name}() copies all of {whole} to add a little: append the new rows to a list and join them once, "
             "where they are read; or write them into an array that is made large enough (numpy.empty, torch.empty)."
         )
-    return ""
 
 
-def _best(line: _Line) -> str:
+def _best(line: _Line) -> Iterator[str]:
     for node in line.tree.body:
         value = node.value if isinstance(node, (ast.Assign, ast.Return, ast.Expr)) else None
         taken = isinstance(value, ast.Subscript) and re.fullmatch(rf".*{FEW}", ast.unparse(value)) is not None
@@ -322,23 +306,22 @@ def _best(line: _Line) -> str:
             fewer = "torch.topk" if of_tensors else "numpy.argpartition"
             if last_name(call.func) == "sorted":
                 fewer = "heapq.nlargest (nsmallest), or numpy.argpartition of one array,"
-            return f"It sorts all, and a few are taken: {fewer} takes a fraction of the time."
-    return ""
+            yield f"It sorts all, and a few are taken: {fewer} takes a fraction of the time."
 
 
-def _permuted(line: _Line) -> str:
+def _permuted(line: _Line) -> Iterator[str]:
     for call, owner, _ in line.calls("choice"):
         given = {each.arg: each.value for each in call.keywords}
         if owner is None or ast.unparse(owner) not in ("np.random", "numpy.random"):
             continue
         if "p" in given:
-            return (
+            yield (
                 "choice() checks and sums p of the whole population in each draw: make sums = numpy.cumsum(p) when the "
                 "weights have changed, and draw with numpy.searchsorted(sums, generator.random(count) * sums[-1]) "
                 "(it may draw one twice); where few weights change per step, keep them in a sum tree."
             )
         if _is(given.get("replace"), False):
-            return (
+            yield (
                 "np.random.choice orders the whole population for each draw: make generator = np.random.default_rng() "
                 "once, and use generator.choice(…, replace=False), which draws only what is taken."
             )
@@ -346,77 +329,70 @@ def _permuted(line: _Line) -> str:
         if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice) and isinstance(node.value, ast.Call):
             name = last_name(node.value.func)
             if name in ("randperm", "permutation"):
-                return (
+                yield (
                     f"{name}() orders all for the few that are taken: draw those, with generator.choice(n, count, "
                     "replace=False) of generator = np.random.default_rng(), or torch.randint where one may come twice."
                 )
-    return ""
 
 
-def _copied(line: _Line) -> str:
+def _copied(line: _Line) -> Iterator[str]:
     for call, _, _ in line.calls("deepcopy"):
         whole = ast.unparse(call.args[0]) if call.args else ""
         if "state_dict()" in whole:
-            return (
+            yield (
                 "Copy the state only when it is kept (a new best, every n-th step), and into the same tensors: "
                 "kept[name].copy_(value) for each, under torch.no_grad()."
             )
-    return ""
 
 
-def _unlogged(line: _Line) -> str:
+def _unlogged(line: _Line) -> Iterator[str]:
     for call, owner, name in line.calls(*LEVELS):
         if owner is not None and UNLOGGED in line.kinds:
             logger = "logging.getLogger()" if ast.unparse(owner) == "logging" else _name(owner)
             level = _name(call.args[0]) if name == "log" and call.args else f"logging.{name.upper()}"
-            return (
+            yield (
                 "The logger drops it, and its arguments are made all the same: put "
                 f"`if {logger}.isEnabledFor({level}):` in front of it."
             )
-    return ""
 
 
-def _dates(line: _Line) -> str:
+def _dates(line: _Line) -> Iterator[str]:
     for call, owner, _ in line.calls("strptime"):
         text = call.args[1].value if len(call.args) == 2 and isinstance(call.args[1], ast.Constant) else ""
         iso = isinstance(text, str) and ISO_8601.fullmatch(text) and owner and ast.unparse(owner).endswith("datetime")
         faster = "; datetime.fromisoformat reads this format some forty times as fast" if iso else ""
-        return f"Parse each text once, before training, and keep the numbers{faster}."
-    return ""
+        yield f"Parse each text once, before training, and keep the numbers{faster}."
 
 
-def _rows(line: _Line) -> str:
+def _rows(line: _Line) -> Iterator[str]:
     if line.loads and any(line.calls("loads")):
-        return "Parse each row once, before training, and keep what is used of it in arrays, or store it in that form."
-    return ""
+        yield "Parse each row once, before training, and keep what is used of it in arrays, or store it in that form."
 
 
-def _decoded(line: _Line) -> str:
+def _decoded(line: _Line) -> Iterator[str]:
     whole = "\n".join((line.text, *line.around))
     if line.loads and re.search(r"Image\.open\(", whole) and re.search(r"\.(?:resize|thumbnail)\(|Resize\(", whole):
-        return (
+        yield (
             "It decodes the whole image and keeps a small one. Store the images once in the size that training needs. "
             'Or call image.draft("RGB", (width, height)) right behind Image.open: a JPEG is then decoded at a half, a '
             "quarter or an eighth of its size, and no smaller than that."
         )
-    return ""
 
 
-def _tokens(line: _Line) -> str:
+def _tokens(line: _Line) -> Iterator[str]:
     for node in ast.walk(line.tree):
         turns = isinstance(node, ast.Call) and TOKENIZERS.fullmatch(ast.unparse(node.func))
         looks_up = isinstance(node, ast.Subscript) and re.search(VOCABULARY, ast.unparse(node.value), re.IGNORECASE)
         if line.loads and (turns or looks_up):
-            return (
+            yield (
                 "Where the text of an item is always the same, turn it into numbers once, before training, keep those "
                 "(one array), and let an item slice them."
             )
-    return ""
 
 
-def _frame_rows(line: _Line) -> str:
+def _frame_rows(line: _Line) -> Iterator[str]:
     if not any(name.startswith("pandas.") for name in line.called):
-        return ""
+        return
     one_row = any(name.startswith("pandas.core.series.") for name in line.called)  # as another line has taken it
     near = [tree for text in line.around if one_row and (tree := parsed(text)) is not None]
     for node in (node for tree in (line.tree, *near) for node in ast.walk(tree)):
@@ -425,14 +401,13 @@ def _frame_rows(line: _Line) -> str:
         if (indexed and indexed.attr in ("iloc", "loc")) or (walked and walked.attr in ("iterrows", "itertuples")):
             owner = indexed or walked
             whole = _name(owner.value) if owner else "frame"
-            return (
+            yield (
                 "Each row of a data frame is made as an object of its own: take the columns as arrays once "
                 f"({whole}[columns].to_numpy()), in __init__ or before the loop, and index those."
             )
-    return ""
 
 
-def _viewed(line: _Line) -> str:
+def _viewed(line: _Line) -> Iterator[str]:
     trees = [tree for text in line.around if (tree := parsed(text)) is not None]
     bound = {
         ast.unparse(node.targets[0]): node.value for tree in trees for node in tree.body if isinstance(node, ast.Assign)
@@ -446,11 +421,10 @@ def _viewed(line: _Line) -> str:
             value = bound.get(ast.unparse(part), part)
             if isinstance(value, ast.Subscript) and isinstance(value.slice, ast.Slice):
                 whole, name = _name(value.value), _name(part)
-                return f"{name} is a view, with which torch.save writes all of the tensor {whole}: save {name}.clone()."
-    return ""
+                yield f"{name} is a view, with which torch.save writes all of the tensor {whole}: save {name}.clone()."
 
 
-WAYS: tuple[tuple[Callable[[_Line], str], frozenset[str]], ...] = (
+WAYS: tuple[tuple[Callable[[_Line], Iterator[str]], frozenset[str]], ...] = (
     (_unlogged, frozenset()),
     (_first, frozenset({"insert", "pop"})),
     (_searched, frozenset()),
@@ -470,5 +444,5 @@ WAYS: tuple[tuple[Callable[[_Line], str], frozenset[str]], ...] = (
     (_viewed, frozenset({"save"})),
     (_tokens, frozenset()),
 )
-"""Ways, and the last names of the functions that must take most of a line for each; none where other evidence says that
-it is the cost."""
+"""Ways, of which the first sentence counts, and the last names of the functions that must take most of a line for each;
+none where other evidence says that it is the cost."""

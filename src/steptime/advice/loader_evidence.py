@@ -12,7 +12,7 @@ from steptime.advice.outliers import MODEL
 from steptime.advice.run_uses import InputUse, LoaderUse
 from steptime.advice.savings import scaled
 from steptime.analysis.layout import Layout
-from steptime.analysis.timeline import RecordTable, Steps, merge, records_of
+from steptime.analysis.timeline import RecordTable, Steps, counted, merge, records_of
 from steptime.arrays import Int64
 from steptime.intervals import Intervals, intersect, measure, union
 from steptime.journal import BUSY_PARTS, Flag, Kind
@@ -47,7 +47,7 @@ def loader_use(process: Process, layout: Layout, usual: Int64) -> LoaderUse | No
     key = max(groups, key=lambda key: int((tracks[key].end - tracks[key].start).sum()))
     facts, asked, iterators = groups[key][-1], tracks[key], {fact.identity for fact in groups[key]}
     given = asked.where(~asked.flagged(Flag.EXHAUSTED)).start
-    batches = np.searchsorted(given, steps.end) - np.searchsorted(given, steps.start)
+    batches = counted(given, steps.start, steps.end)
     known = iterators | {fact.identity for fact in process.loaders}
     demand = float(batches[_reported(known, every, steps, usual)].mean())
     if not demand:
@@ -115,7 +115,7 @@ def input_use(process: Process, layout: Layout, usual: Int64) -> InputUse | None
         return None
     called = _of(layout.records.of(Kind.FORWARD), [facts.identity])
     start = called.where(called.flagged(Flag.GRADIENT)).start
-    calls = (np.searchsorted(start, steps.end) - np.searchsorted(start, steps.start))[usual]
+    calls = counted(start, steps.start, steps.end)[usual]
     if not len(calls) or not calls.all():
         return None
     each = float(calls.mean())

@@ -19,7 +19,7 @@ from steptime.analysis.memory_samples import (
     samples_of,
 )
 from steptime.analysis.timeline import Timeline
-from steptime.recording.recording import GrowingFacts, LeakFacts, Process
+from steptime.recording.recording import LeakFacts, Process
 
 
 def memory_rate(machine: MachineUse | None, size: float) -> float | None:
@@ -93,13 +93,12 @@ def _retries(process: Process, timeline: Timeline) -> float:
 
 def _holders(process: Process) -> tuple[HolderUse, ...]:
     """What keeps tensors, and then the containers that become longer by anything else."""
-    containers = {each.name: _container(each) for each in process.growing}
+    containers = {
+        each.name: HolderUse(each.kind, each.name, 0.0, 0.0, source=each.site, entries=each.entries, most=each.most)
+        for each in process.growing
+    }
     kept = [_holder(leak, containers.pop(leak.name, None)) for leak in process.leaks]
     return (*kept, *containers.values())
-
-
-def _container(found: GrowingFacts) -> HolderUse:
-    return HolderUse(found.kind, found.name, 0.0, 0.0, source=found.site, entries=found.entries, most=found.most)
 
 
 def _holder(leak: LeakFacts, longer: HolderUse | None) -> HolderUse:

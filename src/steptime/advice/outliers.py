@@ -119,21 +119,9 @@ def _at_segments(layout: Layout) -> Bool:
 def _left_out(layout: Layout, far: Int64, usual: Int64, names: Sequence[str]) -> OutlierUse:
     """Long steps that are no steady ones: the probe looked into them or had its timers off, or they hold a segment."""
     steps = layout.timeline.steps
-    grown = steps.phases[far].mean(axis=0) - steps.phases[usual].mean(axis=0)
-    most = int(grown.argmax())
-    return OutlierUse(
-        count=len(far),
-        steps=len(steps.duration),
-        duration=float(steps.duration[far].mean()),
-        usual=float(np.median(steps.duration[usual])),
-        part=names[most] if steps.timed[far].all() else "",
-        growth=float(grown[most]),
-        share=float(steps.duration[far].sum() / steps.duration.sum()),
-        left_out=len(far),
-        at_segments=int(_at_segments(layout)[far].sum()),
-        numbers=tuple((far[:MOST_NUMBERS] + 1).tolist()),
-        rise=rising(steps.duration[far]),
-    )
+    use = _compared(steps.duration, steps.phases, far, usual, names)
+    part = use.part if steps.timed[far].all() else ""
+    return replace(use, part=part, at_segments=int(_at_segments(layout)[far].sum()))
 
 
 def _of_their_own(layout: Layout, steady: Int64, usual: Int64, optimizers: Mapping[int, str], use: OutlierUse) -> str:
@@ -160,18 +148,27 @@ def _use(numbers: Int64, duration: Int64, parts: Int64, names: Sequence[str], us
     far = left_out if left_out.any() else _far(duration)  # one count: what the mean leaves out, where it leaves out any
     if not far.any() or far.sum() > MOST * len(far):
         return None
-    middle = float(np.median(duration[~far]))
-    grown = parts[far].mean(axis=0) - parts[~far].mean(axis=0)
+    use = _compared(duration, parts, np.flatnonzero(far), np.flatnonzero(~far), names)
+    return replace(use, left_out=int(left_out.sum()), numbers=_numbers(numbers[far]))
+
+
+def _compared(duration: Int64, parts: Int64, far: Int64, others: Int64, names: Sequence[str]) -> OutlierUse:
+    """Long steps next to others. far, others: rows of the steps' times and their parts."""
+    grown = parts[far].mean(axis=0) - parts[others].mean(axis=0)
     most = int(grown.argmax())
     return OutlierUse(
-        count=int(far.sum()),
-        steps=len(far),
+        count=len(far),
+        steps=len(duration),
         duration=float(duration[far].mean()),
-        usual=middle,
+        usual=float(np.median(duration[others])),
         part=names[most],
         growth=float(grown[most]),
         share=float(duration[far].sum() / duration.sum()),
-        left_out=int(left_out.sum()),
-        numbers=tuple((numbers[far][:MOST_NUMBERS] + 1).tolist()),
+        left_out=len(far),
+        numbers=_numbers(far),
         rise=rising(duration[far]),
     )
+
+
+def _numbers(rows: Int64) -> tuple[int, ...]:
+    return tuple((rows[:MOST_NUMBERS] + 1).tolist())

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 
-from steptime.advice.line_evidence import grown_line
+from steptime.advice.line_evidence import grown_line, own_times
 from steptime.advice.run_uses import LONGER, CaughtUse, OutlierUse, PassUse, PeriodUse
-from steptime.advice.savings import modelled
+from steptime.advice.savings import largest, modelled
 from steptime.advice.segment_evidence import segment_lines
 from steptime.advice.what_runs import OTHER_PHASES
 from steptime.analysis.layout import Layout
-from steptime.analysis.lines import LineRole, identity_of
+from steptime.analysis.lines import LineRole, identity_of, source_at, sources_of
 from steptime.analysis.step_patterns import LastingChange, find_change, find_period
 from steptime.analysis.steps import UPDATES
-from steptime.analysis.timeline import Phase, RecordTable, Steps
+from steptime.analysis.timeline import Phase, RecordTable, Steps, counted
 from steptime.analysis.tracer import starts_with_tracer
 from steptime.arrays import Int64, unique
 from steptime.intervals import measure
@@ -89,11 +88,10 @@ def _with_container(change: LastingChange, process: Process) -> LastingChange:
 def _registering(process: Process) -> SourceLine | None:
     """The line of the user's that registers hooks in the steps, if there is one."""
     found = [each for each in process.called if any(map(REGISTERS.search, each.names))]
-    known = {(code.file, line.line): (code, line) for code in process.codes for line in code.lines}
-    code, line = known.get((found[0].file, found[0].line), (None, None)) if len(found) == 1 else (None, None)
-    if code is not None and line is not None:
-        return SourceLine(code.file, line.line, code.function, line.text)
-    return SourceLine(found[0].file, found[0].line) if len(found) == 1 else None
+    if len(found) != 1:
+        return None
+    alone = SourceLine(found[0].file, found[0].line)
+    return {line.place: line for line in sources_of(process).values()}.get(alone.place, alone)
 
 
 def _is_about(line: SourceLine, name: str) -> bool:
@@ -119,7 +117,7 @@ def _carrier(process: Process, layout: Layout) -> tuple[str, SourceLine] | None:
         return None
     forward = {number for number, role in layout.lines.roles.items() if role is LineRole.FORWARD}
     found = [
-        (name, SourceLine(code.file, line.line, code.function, line.text))
+        (name, source_at(code, line))
         for code in process.codes
         if code.loop
         for line in code.lines
@@ -194,10 +192,7 @@ def _of_rest(timed: dict[SourceLine, float]) -> dict[SourceLine, float]:
 
 def _by_line(facts: SampleFacts, parts: tuple[str, ...] = ()) -> dict[SourceLine, float]:
     """Time per step of each line by itself, ns; of some parts of the step, or of all."""
-    spent: Counter[SourceLine] = Counter()
-    for path in facts.paths:
-        if not parts or path.part in parts:
-            spent[path.lines[0]] += path.duration
+    spent = own_times(path for path in facts.paths if not parts or path.part in parts)
     return {line: duration / max(1, facts.steps) for line, duration in spent.items()}
 
 
@@ -236,9 +231,7 @@ def take_turns(steps: Steps, updates: RecordTable, slow: Int64) -> bool:
 def _turn(process: Process, every: int) -> SourceLine | None:
     """Line that counts the steps, if exactly one does so by this number, or by a name: for periods so long that none of
     their slow steps was timed by line."""
-    lines = [
-        SourceLine(code.file, line.line, code.function, line.text) for code in process.codes for line in code.lines
-    ]
+    lines = sources_of(process).values()
     for pattern in (rf"\bif\b.*%\s*{every}\b", r"\bif\b.*[\w\])]\s*%\s*[^\W\d]"):
         found = {line for line in lines if re.search(pattern, line.text)}
         if len(found) == 1:
@@ -255,7 +248,7 @@ def _only_call(process: Process) -> SourceLine | None:
         if any(not name.startswith(("torch.", "builtins.")) for name in fact.names)
     }
     lines = [
-        SourceLine(code.file, line.line, code.function, line.text)
+        source_at(code, line)
         for code in process.codes
         if code.loop
         for line in code.lines
@@ -267,7 +260,7 @@ def _only_call(process: Process) -> SourceLine | None:
 def pass_use(process: Process, layout: Layout, chosen: Int64) -> PassUse | None:
     """The many backward passes of these steps; None where they are few, or the line is not known that starts them."""
     steps, backwards = layout.timeline.steps, layout.records.of(Kind.BACKWARD).outermost()
-    counts = np.searchsorted(backwards.start, steps.end) - np.searchsorted(backwards.start, steps.start)
+    counts = counted(backwards.start, steps.start, steps.end)
     often = np.median(counts[chosen])
     seen = [each for each in process.pass_sites if _passes_at(each.start, steps, counts) >= often / MORE_PASSES]
     if often < FEWEST_PASSES or not seen:
@@ -293,12 +286,9 @@ def with_line(use: OutlierUse | None, process: Process, layout: Layout) -> Outli
         first = int(np.searchsorted(steps.end, facts.start, side="right"))
         inside = slice(first, first + facts.steps)
         lasted, between = steps.duration[inside], (steps.end - steps.start - steps.duration)[inside]
-        spent = Counter[SourceLine]()
-        for path in facts.paths:
-            spent[path.lines[0]] += path.duration
-        for line, amount in spent.most_common(1):
-            if amount - int(between.sum()) >= HALF * int(lasted[lasted >= least].sum()) > 0:
-                return replace(use, line=line)
+        line, amount = largest(own_times(facts.paths))
+        if amount - int(between.sum()) >= HALF * int(lasted[lasted >= least].sum()) > 0:
+            return replace(use, line=line)
     return use
 
 

@@ -183,10 +183,7 @@ def at_line(place: SourceLine, case: Case) -> list[RunUse]:
 def _below(place: SourceLine, case: Case) -> list[RunUse]:
     """What runs at the lines that a line leads to, the longest first."""
     through = [path for path in case.paths if any(is_same_line(line, place) for line in path.lines[1:])]
-    whole, leaves = (
-        sum(path.duration for path in through),
-        {(path.lines[0].file, path.lines[0].line) for path in through},
-    )
+    whole, leaves = sum(path.duration for path in through), {path.lines[0].place for path in through}
     found: dict[str, RunUse] = {}
     for run in case.runs:
         if not run.whole and run.source.place in leaves:
@@ -255,21 +252,14 @@ def _words(run: RunUse, case: Case) -> str:
     place = function_of(run.source)[1] if run.whole else format_source(run.source)
     words = [f"{format_share(run.share)} of {place}", *([_times(run.calls)] if run.calls else [])]
     items = (case.loader.batch_size or 0) * case.loader.demand if case.loader is not None else 0.0
-    if items and run.calls >= 2 * items and any(path.part == "input" for path in _through(run, case)):
+    through = (path for path in case.paths if any(is_same_line(line, run.source) for line in path.lines))
+    if items and run.calls >= 2 * items and any(path.part == "input" for path in through):
         words[-1] += f", {ratio(run.calls, items):,.3g} for each item"
     shape = max(shapes_of(run.shapes), key=elements, default=())
     words += [" × ".join(map(str, shape))] if shape else []
     return f"{short_name(run.name)} ({', '.join(words)})"
 
 
-def _through(run: RunUse, case: Case) -> list[PathUse]:
-    return [path for path in case.paths if any(is_same_line(line, run.source) for line in path.lines)]
-
-
-def _count(calls: float) -> str:
-    return f"{calls:,.0f}" if calls >= 99.5 else f"{calls:.3g}"
-
-
 def _times(calls: float) -> str:
-    number = _count(calls)
+    number = f"{calls:,.0f}" if calls >= 99.5 else f"{calls:.3g}"
     return "once per step" if number == "1" else f"{number} times per step"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from steptime.advice.evidence import PathUse
 from steptime.advice.line_ways import body_of
-from steptime.advice.savings import ratio
+from steptime.advice.savings import largest, ratio, summed
 from steptime.quantities import SourceLine
 
 MANY_ROUNDS, LONGEST_ROUND = 1000.0, 20_000.0
@@ -62,10 +62,9 @@ def rounds_in(paths: Iterable[PathUse], least: float = MANY_ROUNDS) -> Rounds | 
     """The lines that run many times and take most of these paths' time; None where no line does, or where each of its
     rounds takes long. least: rounds per step."""
     paths = [path for path in paths if path.lines]
-    hits: dict[tuple[str, int], float] = defaultdict(float)
+    hits = summed((path.lines[0].place, path.ran) for path in paths)
     functions: dict[tuple[str, str], set[tuple[str, int]]] = defaultdict(set)
     for path in paths:
-        hits[path.lines[0].place] += path.ran
         functions[body_of(path.lines[0])].add(path.lines[0].place)
     found = []
     for places in functions.values():
@@ -76,15 +75,10 @@ def rounds_in(paths: Iterable[PathUse], least: float = MANY_ROUNDS) -> Rounds | 
 
 
 def _of_function(paths: list[PathUse], often: set[tuple[str, int]], count: float) -> Rounds | None:
-    through: dict[SourceLine, float] = defaultdict(float)
-    spent, loops = 0.0, False
-    for path in paths:
-        inside = [line for line in path.lines if line.place in often]
-        spent += path.duration if inside else 0.0
-        loops |= any(_loops(line.text) for line in inside)
-        for line in inside[:1]:
-            through[line] += path.duration
-    source = max(through, key=lambda line: through[line], default=None)
+    inside = [([line for line in path.lines if line.place in often], path.duration) for path in paths]
+    source, _ = largest(summed((lines[0], duration) for lines, duration in inside if lines))
+    spent = sum(duration for lines, duration in inside if lines)
+    loops = any(_loops(line.text) for lines, _ in inside for line in lines)
     return Rounds(source, spent, count, loops) if source is not None else None
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -11,7 +10,7 @@ from steptime.advice.evidence import LineUse, PathUse
 from steptime.advice.line_ways import UNLOGGED, joins_itself
 from steptime.advice.loader_model import production
 from steptime.advice.run_uses import CategoryUse, LoaderUse, RepeatUse, WorkUse
-from steptime.advice.savings import modelled, ratio
+from steptime.advice.savings import modelled, ratio, summed
 from steptime.analysis.layout import Layout
 from steptime.quantities import Estimate, format_bytes, format_share
 from steptime.recording.recording import LineWork, Process, RepeatedLine, RepeatFacts
@@ -126,10 +125,6 @@ def _most(part: str, whole: Mapping[str, float], usual: float) -> float:
     return whole["forward"] + whole.get("rest", 0.0) if part == "forward" and part in whole else whole.get(part, usual)
 
 
-def _about(amount: float, steps: int) -> Estimate:
-    return modelled(amount, (1 - OFF) * amount, (1 + OFF) * amount, steps)
-
-
 def _with_backward(line: RepeatedLine, forward: float, whole: Mapping[str, float], steps: int) -> Estimate:
     """Saving of ns of forward, and of backward through the same operators, which takes as many times as long as that of
     the whole step does: its part of the interval, as a result may be detached. Of two lines that ask for a result, one
@@ -188,9 +183,7 @@ def work_uses(
     """Lines that go through more than they need, the longest first. A comprehension is a function of its own on its
     line: the longer of the two counts. lines, paths: as they were timed, when nothing looked at functions of Python's
     library, which slows these: a line that calls no function of the user's takes no longer than that."""
-    timed: Counter[tuple[str, int]] = Counter()
-    for line_use in lines:
-        timed[line_use.source.place] += round(line_use.duration.value)
+    timed = summed((use.source.place, round(use.duration.value)) for use in lines)
     calling = {below.place for path in paths for below in path.lines[1:] if below.place != path.lines[0].place}
     whole = {phase.name: phase.duration.value for phase in phases}
     found: dict[tuple[str, int, str], WorkUse] = {}
@@ -200,7 +193,7 @@ def work_uses(
                 place = line.site.place
                 most = timed[place] if place in timed and place not in calling else usual
                 amount = min(_most(line.part, whole, usual), each.share * spent, most)
-                about = _about(amount, each.facts.steps)
+                about = modelled(amount, (1 - OFF) * amount, (1 + OFF) * amount, each.facts.steps)
                 use = WorkUse(line.site, kind, what, about, line.evaluations * each.often, line.part)
                 found.setdefault((line.site.file, line.site.line, kind), use)
     return tuple(sorted(found.values(), key=lambda use: -use.duration.value))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import replace
+from typing import TypeVar
 
 from steptime.advice.device_uses import ReplayUse
 from steptime.advice.run_uses import CategoryUse, StepSummary
 from steptime.quantities import Estimate, format_duration, format_share
+
+Key = TypeVar("Key", bound=Hashable)
 
 NOTHING = Estimate(0.0, 0.0, 0.0, 0)
 """Estimate of no time."""
@@ -104,9 +107,28 @@ def ratio(part: float, whole: float) -> float:
     return float(part / whole) if whole > 0 else 0.0  # one of numpy's is no JSON
 
 
+def summed(parts: Iterable[tuple[Key, float]]) -> dict[Key, float]:
+    """Sums by key, in the order in which the keys come first."""
+    sums: dict[Key, float] = {}
+    for key, part in parts:
+        sums[key] = sums.get(key, 0) + part
+    return sums
+
+
+def largest(sums: Mapping[Key, float]) -> tuple[Key, float] | tuple[None, float]:
+    """Key of the largest sum, the first of equal ones, and the sum; (None, 0) if there is none."""
+    return max(sums.items(), key=lambda each: each[1], default=(None, 0.0))
+
+
 def named(uses: tuple[CategoryUse, ...], name: str) -> CategoryUse | None:
     """Category or phase of a name; None if there is none."""
     return next((use for use in uses if use.name == name), None)
+
+
+def spent_in(uses: tuple[CategoryUse, ...], name: str) -> float:
+    """ns per step of a category or phase; 0 if there is none."""
+    use = named(uses, name)
+    return use.duration.value if use is not None else 0.0
 
 
 def share_of_step(spent: float, step: StepSummary) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 from steptime.advice.run_uses import SegmentLine, SegmentUse, SmallBatches
 from steptime.advice.savings import ratio
 from steptime.analysis.layout import Layout
-from steptime.analysis.lines import identity_of
+from steptime.analysis.lines import sources_of
 from steptime.analysis.step_patterns import rising
 from steptime.analysis.timeline import Segment, SegmentKind, merge
 from steptime.intervals import Intervals, contains, measure, union
@@ -172,11 +172,7 @@ def loop_paths(process: Process, layout: Layout, held: Intervals) -> list[Sample
     tree = call_tree(records.start, records.end)
     spans = exclusive_spans(tree)
     inside = measure(held, spans.start, spans.end)
-    sources = {
-        identity_of(code, line): SourceLine(code.file, line.line, code.function, line.text)
-        for code in process.codes
-        for line in code.lines
-    }
+    sources = sources_of(process)
     known: dict[tuple[int, int], int] = {}
     paths: list[tuple[SourceLine, ...]] = [()]
     number: list[int] = []

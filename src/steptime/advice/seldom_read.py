@@ -9,8 +9,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from steptime.advice.evidence import Case, LineUse, PathUse, SeldomUse
 from steptime.advice.line_ways import last_name, parsed
 from steptime.advice.written_ways import is_in, making_results
+from steptime.analysis.lines import source_at
 from steptime.quantities import SourceLine, format_source
-from steptime.recording.recording import CodeFacts, CodeLine, UnreadFacts
+from steptime.recording.recording import CodeFacts, UnreadFacts
 from steptime.recording.rule_facts import FunctionText
 
 EACH, SELDOM = 0.9, 0.5
@@ -58,7 +59,7 @@ def _of_loop(
         reading = [each for each in code.lines if each is not line and own & set(each.loads)]
         often = [timed[code.file, each.line].hits if (code.file, each.line) in timed else 0.0 for each in reading]
         if reading and max(often) < SELDOM:
-            yield SeldomUse(use.source, line.stores[0], _source(code, reading[0]))
+            yield SeldomUse(use.source, line.stores[0], source_at(code, reading[0]))
 
 
 def _only_gives(text: str, codes: tuple[CodeFacts, ...]) -> bool:
@@ -79,10 +80,6 @@ def _only_gives(text: str, codes: tuple[CodeFacts, ...]) -> bool:
 def _unbound(code: CodeFacts) -> set[str]:
     """Names that a function reads and does not bind: they may be the loop's."""
     return {name for line in code.lines for name in line.loads} - {name for line in code.lines for name in line.stores}
-
-
-def _source(code: CodeFacts, line: CodeLine) -> SourceLine:
-    return SourceLine(code.file, line.line, code.function, line.text)
 
 
 def made_in_vain(place: SourceLine, case: Case) -> str:

@@ -11,7 +11,8 @@ import numpy as np
 
 from steptime.advice.kernels import plain_name, shapes_of
 from steptime.advice.run_uses import ShapedUse
-from steptime.advice.savings import ratio
+from steptime.advice.savings import ratio, summed
+from steptime.analysis.op_cost.op_cost import call_texts
 from steptime.analysis.operators import OperatorUse, operator_calls, operator_events, source_of
 from steptime.analysis.step_context import StepContext
 from steptime.analysis.timeline import Phase
@@ -65,11 +66,8 @@ def shaped_uses(
 
 def steady_shares(profiled: Iterable[OperatorUse], steady: Iterable[OperatorUse]) -> Mapping[tuple[str, str], float]:
     """Time in a steady step as a fraction of that in a profiled one, by operator and phase."""
-    before, after = (defaultdict[tuple[str, str], float](float) for _ in range(2))
-    for counted, uses in ((before, profiled), (after, steady)):
-        for use in uses:
-            counted[use.name, use.phase] += use.duration
-    return {key: ratio(after[key], spent) or 1.0 for key, spent in before.items()}
+    before, after = (summed(((use.name, use.phase), use.duration) for use in uses) for uses in (profiled, steady))
+    return {key: ratio(after.get(key, 0.0), spent) or 1.0 for key, spent in before.items()}
 
 
 @cached_per_trace
@@ -93,7 +91,7 @@ def _calls(window: StepContext, found: dict[_Call, _Calls]) -> dict[int, _Calls]
     """Calls that are looked at, by the rows of the event table."""
     rows = np.flatnonzero(_known(window) & (window.links.step != UNKNOWN))
     rows = rows[_outermost(window, rows) == rows]
-    calls = {row: _call(window.trace, row) for row in rows.tolist()}
+    calls = {row: call_texts(window.trace, row) for row in rows.tolist()}
     kept = {call for call in {*calls.values()} if _is_looked_at(call)}
     return {row: found[call] for row, call in calls.items() if call in kept}
 
@@ -144,13 +142,6 @@ def _listed(text: str) -> tuple[str, ...]:
     except ValueError:
         read = []
     return tuple(map(str, read)) if isinstance(read, list) else ()
-
-
-def _call(trace: Trace, row: int) -> _Call:
-    events = trace.events
-    texts = ((trace.shapes, events.shapes), (trace.dtypes, events.dtypes), (trace.inputs, events.inputs))
-    shapes, dtypes, inputs = (known[int(column[row])] if column[row] != ABSENT else "" for known, column in texts)
-    return trace.symbols[events.name[row]], shapes, dtypes, inputs
 
 
 def _class(symbol: str) -> str:

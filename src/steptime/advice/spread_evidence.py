@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from steptime.advice.kernels import elements, plain_name, shapes_of
+from steptime.advice.kernels import elements, plain_name, shapes_at, shapes_of
 from steptime.advice.run_uses import SpreadUse
 from steptime.advice.shaped_evidence import listed_inputs, steady_shares
 from steptime.analysis.operators import OperatorUse, operations_on, operator_calls, operator_events, source_of
@@ -132,7 +132,7 @@ def _expanded(window: StepContext) -> dict[Shape, list[Sides]]:
     found: defaultdict[Shape, list[Sides]] = defaultdict(list)
     rows = np.fromiter(_not_inside(window, expands, pairing), np.int64)
     for row in rows[links.forward[rows] == UNKNOWN].tolist():
-        given, sizes = _shapes(trace, row), _listed_numbers(trace, row)
+        given, sizes = shapes_at(trace, row), _listed_numbers(trace, row)
         if given and sizes:
             kept = (1,) * (len(sizes) - len(given[0])) + given[0]
             shape = tuple(old if new < 0 else new for new, old in zip(sizes, kept, strict=False))
@@ -155,7 +155,7 @@ def _summed(window: StepContext) -> defaultdict[Shape, list[Sides]]:
     """Shapes of which sums are taken, each with the dimensions of one that names them."""
     found: defaultdict[Shape, list[Sides]] = defaultdict(list)
     for row in _rows(window, SUMMING - WHOLE):
-        given, sides = _shapes(window.trace, row), _listed_numbers(window.trace, row)
+        given, sides = shapes_at(window.trace, row), _listed_numbers(window.trace, row)
         if given and sides:
             found[given[0]].append(frozenset(side if side < 0 else side - len(given[0]) for side in sides))
     return found
@@ -202,14 +202,9 @@ def _sources(stacks: Iterable[StepContext], paired: Mapping[Shape, object]) -> d
     found: dict[Shape, SourceLine] = {}
     for window in stacks:
         for row in _rows(window, PAIRING):
-            shapes, at = _shapes(window.trace, row), np.array([row])
+            shapes, at = shapes_at(window.trace, row), np.array([row])
             shape = broadcast(*shapes[:2]) if len(shapes) > 1 else ()
             if shape in paired and shape not in found:
                 source = source_of(window.trace, window.links, at, window.trace.events.duration[at])
                 found.update({shape: source} if source is not None else {})
     return found
-
-
-def _shapes(trace: Trace, row: int) -> tuple[Shape, ...]:
-    at = int(trace.events.shapes[row])
-    return shapes_of(trace.shapes[at]) if at != ABSENT else ()

@@ -16,7 +16,7 @@ from steptime.advice.savings import NOTHING, ratio, scaled
 from steptime.analysis.categories import Breakdown, Category
 from steptime.analysis.operators import OperatorUse
 from steptime.analysis.threads import during
-from steptime.analysis.timeline import UNSPLIT_PHASES, Phase, Steps, Timeline, records_of, training_thread
+from steptime.analysis.timeline import UNSPLIT_PHASES, Phase, Steps, Timeline, counted, records_of, training_thread
 from steptime.arrays import Int64, quartiles, unique
 from steptime.intervals import Intervals, contains, measure, subtract, union
 from steptime.journal import Kind
@@ -162,7 +162,7 @@ def scaled_updates(table: IntervalTable) -> tuple[int, int]:
     records = records_of(table, table.thread == training_thread(table))
     scaler = records.where(records.kind == int(Kind.SCALER_STEP))
     updates = np.sort(records.start[records.kind == int(Kind.OPTIMIZER_STEP)])
-    inside = np.searchsorted(updates, scaler.end) - np.searchsorted(updates, scaler.start)
+    inside = counted(updates, scaler.start, scaler.end)
     later = inside[CALIBRATION:]
     return len(later), int((later == 0).sum())
 

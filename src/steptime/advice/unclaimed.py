@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import cast
 
 from steptime.advice.evidence import Case
-from steptime.advice.line_evidence import line_times, steady_time
+from steptime.advice.line_evidence import line_times, own_times, steady_time
 from steptime.advice.rule import LONGEST_SUMMARY, Finding, Part, Rule, Weight
-from steptime.advice.savings import in_step
+from steptime.advice.savings import in_step, summed
 from steptime.advice.verdict import WORDS
 from steptime.quantities import SourceLine, format_source
 
@@ -70,11 +70,9 @@ def _place(category: str, case: Case) -> tuple[SourceLine | None, str]:
 def _line(case: Case) -> SourceLine | None:
     """Line of the job by its time outside of operators where lines were timed, and by samples below them. Not the one
     that starts backward: what runs in it was made by others."""
-    spent = {each.line.source: each.python.value for each in line_times(case.lines, case.phases)}
+    timed = {each.line.source: each.python.value for each in line_times(case.lines, case.phases)}
     passes = {line.source for line in case.lines if line.role == "backward"}
-    for path in case.paths:
-        if path.lines:
-            spent[path.lines[0]] = spent.get(path.lines[0], 0.0) + path.duration
+    spent = summed((*timed.items(), *own_times(case.paths).items()))
     return max(spent.keys() - passes, key=lambda each: spent[each], default=None)
 
 

@@ -12,7 +12,7 @@ from steptime.advice.evidence import Case
 from steptime.advice.models import how_to_record, straggler_name, straggler_reason, straggler_text
 from steptime.advice.rule import Finding, Weight
 from steptime.advice.run_uses import CategoryUse, MemoryUse, OutlierUse, SegmentUse, StepSummary
-from steptime.advice.savings import IDLE, named, ratio, rises
+from steptime.advice.savings import IDLE, largest, named, ratio, rises, summed
 from steptime.advice.segment_evidence import MOST, line_place, lines_text, only_calls
 from steptime.analysis.timeline import UNSPLIT_PHASES
 from steptime.analysis.what_if.calibrated import DEVICE, HOST
@@ -469,18 +469,12 @@ def _hottest_forward(case: Case) -> str:
         return ""
     times = {use.name: use.duration.value for use in case.phases}
     if case.optimizers and times.get("optimizer", 0.0) > times.get("forward", 0.0) + times.get("backward", 0.0):
-        updates: dict[str, float] = {}
-        for each in case.optimizers:
-            updates[each.type] = updates.get(each.type, 0.0) + each.duration.value
-        kind = max(updates, key=lambda name: updates[name])
-        return f"; {kind} takes {format_share(min(1.0, ratio(updates[kind], case.step.duration.value)))} of the step"
-    spent: dict[str, float] = {}
-    for path in case.paths:
-        if path.part == "forward" and path.lines:
-            place = format_source(path.lines[0])
-            spent[place] = spent.get(place, 0.0) + path.duration
-    place = max(spent, key=lambda each: spent[each], default="")
-    share = ratio(spent.get(place, 0.0), sum(spent.values()))
+        kind, taken = largest(summed((each.type, each.duration.value) for each in case.optimizers))
+        return f"; {kind} takes {format_share(min(1.0, ratio(taken, case.step.duration.value)))} of the step"
+    paths = [path for path in case.paths if path.part == "forward" and path.lines]
+    spent = summed((format_source(path.lines[0]), path.duration) for path in paths)
+    place, most = largest(spent)
+    share = ratio(most, sum(spent.values()))
     reported = len(spent) > 1 and share >= MOST_OF_A_LINE
     return f"; {format_share(share)} of the forward pass at {place}" if reported else ""
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 
 from steptime.advice.evidence import LineUse, PathUse, RunUse
 from steptime.advice.kernels import COPIES, plain_name
-from steptime.advice.line_evidence import COPYING, function_of, loop_functions
-from steptime.advice.savings import ratio
+from steptime.advice.line_evidence import COPYING, function_of, loop_functions, own_times
+from steptime.advice.savings import largest, ratio, summed
 from steptime.analysis.user_code import CallUse, FunctionUse
 from steptime.quantities import SourceLine
 
@@ -71,15 +71,10 @@ def run_uses(
 ) -> tuple[RunUse, ...]:
     """What runs in functions and at lines, the longest first. called: functions that a line was seen to call."""
     functions, lines = tuple(functions), tuple(lines)
-    own: dict[SourceLine, float] = defaultdict(float)
-    for path in paths:
-        if path.lines:
-            own[path.lines[0]] += path.duration
-    at_place: dict[tuple[str, int], float] = defaultdict(float)
-    for source, spent in own.items():  # a comprehension is a function of its own, on the same line
-        at_place[source.place] += spent
+    own = own_times(paths)  # a comprehension is a function of its own, on the same line
+    at_place = summed((source.place, spent) for source, spent in own.items())
     found = [
-        run if run.whole else _of_place(run, at_place[run.source.place])
+        run if run.whole else replace(run, share=min(1.0, ratio(run.duration, at_place.get(run.source.place, 0.0))))
         for each in _functions(functions, own)
         for run in _of_function(each, called)
     ]
@@ -96,10 +91,6 @@ def run_uses(
     known |= {run.source.place for run in found}
     found += _alone(own, at_place, called, known)
     return tuple(sorted(found, key=lambda run: -run.duration))
-
-
-def _of_place(run: RunUse, spent: float) -> RunUse:
-    return replace(run, share=min(1.0, ratio(run.duration, spent)))
 
 
 def _alone(
@@ -186,8 +177,8 @@ def _of_function(function: _Body, called: Mapping[tuple[str, int], Iterable[str]
         else:
             unnamed.append(call)
     for call in unnamed:
-        longest = max(left, key=lambda each: left[each], default=None)
-        if longest is not None and 2 * left[longest] >= scale * call.duration:
+        longest, most = largest(left)
+        if longest is not None and 2 * most >= scale * call.duration:
             at_line[longest].append(call)
             left[longest] -= scale * call.duration
     for line, calls in at_line.items():

@@ -14,9 +14,9 @@ from steptime.advice.device_uses import WrittenNormUse
 from steptime.advice.kernels import elements, plain_name, shapes_of
 from steptime.analysis.idle import outermost_operator
 from steptime.analysis.op_cost.call import ELEMENT_BYTES
+from steptime.analysis.operators import source_behind
 from steptime.arrays import Int64
-from steptime.quantities import SourceLine
-from steptime.trace.links import UNKNOWN, Links, source_line
+from steptime.trace.links import UNKNOWN, Links
 from steptime.trace.table import ABSENT, Trace
 
 ROOTS = frozenset({"rsqrt", "sqrt", "std"})
@@ -136,18 +136,17 @@ class _Kernels:
             duration=float(self._trace.events.duration[everyone].sum()) / steps,
             bytes=float(tensors * elements(shape) * self._item(runs[0, 0]) * len(runs)) / steps,
             operators=names,
-            source=self._source(runs[0, 0]),
+            source=source_behind(self._trace, self._links, runs[0, 0]),
         )
 
     def _item(self, kernel: int) -> int:
-        """Bytes per element of the first tensor of a kernel's operator; 4 if unknown."""
         types = int(self._trace.events.dtypes[self._links.operator[kernel]])
-        parts = self._trace.dtypes[types].split('"') if types != ABSENT else []
-        return next((ELEMENT_BYTES[part] for part in parts if part in ELEMENT_BYTES), 4)
+        return item_of(self._trace.dtypes[types] if types != ABSENT else "")
 
-    def _source(self, kernel: int) -> SourceLine | None:
-        function = int(self._links.function[kernel])
-        return source_line(self._trace.symbols[int(self._trace.events.name[function])]) if function != UNKNOWN else None
+
+def item_of(dtypes: str) -> int:
+    """Bytes per element of the first tensor with a known dtype, by a trace's text; 4 if there is none."""
+    return next((size for part in dtypes.split('"') if (size := ELEMENT_BYTES.get(part))), 4)
 
 
 def _over_last(whole: Shape, reduced: Shape) -> bool:

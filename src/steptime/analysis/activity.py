@@ -25,7 +25,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from steptime.analysis.steps import UPDATES, Boundaries, full_backwards
-from steptime.analysis.timeline import Mode, Phase, RecordTable, Segment, SegmentKind, merge
+from steptime.analysis.timeline import Mode, Phase, RecordTable, Segment, SegmentKind, counted, merge
 from steptime.arrays import Bool, Int64, unique
 from steptime.intervals import EMPTY, Intervals, claim, join, subtract, union
 from steptime.journal import Flag, Kind
@@ -91,8 +91,8 @@ def _training_loaders(records: RecordTable, forwards: RecordTable, facts: tuple[
         return ()
     until = np.append(asked.start[1:], np.iinfo(np.int64).max)
     signs = merge(full_backwards(records), records.of(*UPDATES))
-    trained = _count(signs.start, asked.end, until) > 0
-    called = _count(forwards.start, asked.end, until) > 0
+    trained = counted(signs.start, asked.end, until) > 0
+    called = counted(forwards.start, asked.end, until) > 0
     votes = np.where(trained, 1, np.where(called, -1, 0)) * ~asked.flagged(Flag.EXHAUSTED)
     iterators, number = np.unique(asked.identity, return_inverse=True)
     own = dict(zip(iterators.tolist(), np.bincount(number, weights=votes).tolist(), strict=True))
@@ -116,15 +116,9 @@ def _trains(records: RecordTable, forwards: RecordTable, loaders: tuple[int, ...
     source = np.searchsorted(asked.start, forwards.start, side="right") - 1
     fed = (source >= 0) & ~np.isin(asked.identity[np.maximum(source, 0)], loaders)
     until = np.append(asked.start, np.iinfo(np.int64).max)[source + 1]
-    unused = _count(full_backwards(records).start, forwards.end, until) == 0
+    unused = counted(full_backwards(records).start, forwards.end, until) == 0
     trains: Bool = gradient & ~switched & ~(fed & unused)
     return trains
-
-
-def _count(times: Int64, start: Int64, end: Int64) -> Int64:
-    """Number of the sorted times in each interval [start, end)."""
-    counts: Int64 = np.searchsorted(times, end) - np.searchsorted(times, start)
-    return counts
 
 
 def _untrained(

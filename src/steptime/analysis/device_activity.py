@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from steptime.analysis.threads import during
+from steptime.analysis.timeline import counted
 from steptime.arrays import Bool, Int32, Int64, unique
 from steptime.intervals import EMPTY, Intervals, contains, join, union
 from steptime.trace.cached_per_trace import cached_per_trace
@@ -84,20 +85,13 @@ def held_whole(trace: Trace, boundaries: Int64) -> Bool:
         calls = np.flatnonzero((events.event_kind == EventKind.RUNTIME) & matching(trace, LAUNCH.match))
         lost = calls[~np.isin(calls, activities.launch)]
         lost = lost[~contains(captures(trace)[1], events.start[lost])]  # what is captured runs later, with its graph
-        made, missing = (_within(np.sort(events.start[rows]), boundaries) for rows in (calls, lost))
-        unlinked = _within(ran[activities.launch == UNKNOWN], boundaries)
+        made, missing = (counted(np.sort(events.start[rows]), *boundaries.T) for rows in (calls, lost))
+        unlinked = counted(ran[activities.launch == UNKNOWN], *boundaries.T)
         whole &= missing - unlinked <= MOST_LOST * made
     for window in np.array(trace.windows, np.int64).reshape(-1, 2):
-        if not _within(ran, window[None]).any():
+        if not counted(ran, *window[None].T).any():
             whole &= (boundaries[:, 0] < window[0]) | (boundaries[:, 0] >= window[1])
     return whole
-
-
-def _within(times: Int64, boundaries: Int64) -> Int64:
-    """Number of sorted times in each interval of boundaries, (n, 2)."""
-    start, end = np.searchsorted(times, boundaries.T)
-    found: Int64 = end - start
-    return found
 
 
 def host_alone(trace: Trace) -> Trace:

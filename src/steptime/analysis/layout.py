@@ -24,6 +24,7 @@ from steptime.analysis.timeline import (
     SegmentKind,
     Steps,
     Timeline,
+    counted,
     records_of,
     training_thread,
 )
@@ -131,9 +132,9 @@ def _steps(
         excluded = touched
     signs = activity.forwards if boundaries.mode is Mode.FORWARD else full_backwards(records)
     evaluations = signs.inside(records.of(*UPDATES))  # of a closure, on one batch
-    batches = _counted(signs.where(~evaluations).start, start, end)
-    turns = _counted(_after_passes(records.of(*UPDATES).start, signs.start), start, end)  # of models that take turns
-    batches = np.maximum(batches // np.maximum(1, turns), np.minimum(1, _counted(signs.start, start, end)))
+    batches = counted(signs.where(~evaluations).start, start, end)
+    turns = counted(_after_passes(records.of(*UPDATES).start, signs.start), start, end)  # of models that take turns
+    batches = np.maximum(batches // np.maximum(1, turns), np.minimum(1, counted(signs.start, start, end)))
     columns = (start, end, duration, phases, batches, warm_up, excluded, timed, profiled, lined)
     for column in columns:
         column.flags.writeable = False
@@ -143,11 +144,6 @@ def _steps(
 def _after_passes(updates: Int64, passes: Int64) -> Int64:
     """Starts of the updates that come right after a backward pass, and not after another update. In time order."""
     return updates[np.diff(np.searchsorted(passes, updates), prepend=0) > 0]
-
-
-def _counted(times: Int64, start: Int64, end: Int64) -> Int64:
-    """Number of instants in each step."""
-    return np.searchsorted(times, end) - np.searchsorted(times, start)
 
 
 def _kept_for_slowness(probe: RecordTable, start: Int64) -> Bool:

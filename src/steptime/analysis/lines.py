@@ -29,6 +29,7 @@ from steptime.analysis.timeline import Phase, RecordTable, Steps
 from steptime.arrays import Bool, Float64, Int64, unique
 from steptime.intervals import Intervals, join, measure, union
 from steptime.journal import Kind
+from steptime.quantities import SourceLine
 from steptime.recording.recording import CodeFacts, CodeLine, Process
 from steptime.trace.call_tree import ROOT, CallTree, call_tree, exclusive_spans, nearest_ancestor
 
@@ -41,6 +42,16 @@ COMPREHENSIONS = frozenset({"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"
 def identity_of(code: CodeFacts, line: CodeLine) -> int:
     """The identity that the LINE records of a line carry."""
     return code.base + line.line - code.first_line
+
+
+def source_at(code: CodeFacts, line: CodeLine) -> SourceLine:
+    """A line of a code object, as reports name it."""
+    return SourceLine(code.file, line.line, code.function, line.text)
+
+
+def sources_of(process: Process) -> dict[int, SourceLine]:
+    """The timed lines by their identities."""
+    return {identity_of(code, line): source_at(code, line) for code in process.codes for line in code.lines}
 
 
 def targets_of(codes: tuple[CodeFacts, ...], forwards: set[int]) -> list[list[CodeLine]]:

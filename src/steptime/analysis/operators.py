@@ -337,6 +337,12 @@ class OperatorCalls:
     parent: Int32
 
 
+def source_behind(trace: Trace, links: Links, row: int) -> SourceLine | None:
+    """User's function that led to an event; None without stacks."""
+    function = int(links.function[row]) if 0 <= row < len(links.function) else UNKNOWN
+    return source_line(trace.symbols[int(trace.events.name[function])]) if function != UNKNOWN else None
+
+
 def operator_calls(steps: StepContext) -> OperatorCalls:
     """Calls that start inside the steps: on an accelerator those that launched something, on a CPU those that
     compute."""
@@ -387,16 +393,21 @@ def _phases(steps: StepContext, operations: Operations) -> Int8:
     autograd's engine runs."""
     start = steps.trace.events.start[operations.rows]
     if steps.phases:
-        found = np.full(len(start), int(Phase.REST), np.int8)
-        for phase, ranges in steps.phases.items():
-            found[contains(ranges, start)] = phase
-        return found
+        return phases_at(steps, start)
     events = steps.trace.events
     updates = matching(steps.trace, OPTIMIZER_STEP.match)
     found = np.full(len(start), int(Phase.FORWARD), np.int8)
     found[nearest_ancestor(operations.parent, operations.engine) != ROOT] = Phase.BACKWARD
     found[contains(union(events.start[updates], events.ends(updates)), start)] = Phase.OPTIMIZER
     found[contains(input_time(steps.trace, steps.tracks[0]), start)] = Phase.INPUT
+    return found
+
+
+def phases_at(steps: StepContext, times: Int64) -> Int8:
+    """Phase at each of these times, from a recording."""
+    found = np.full(len(times), int(Phase.REST), np.int8)
+    for phase, ranges in steps.phases.items():
+        found[contains(ranges, times)] = phase
     return found
 
 

@@ -77,6 +77,12 @@ class Segment:
     end: int
 
 
+def counted(times: Int64, start: Int64, end: Int64) -> Int64:
+    """Number of the sorted times in each interval [start, end)."""
+    counts: Int64 = np.searchsorted(times, end) - np.searchsorted(times, start)
+    return counts
+
+
 @dataclass(frozen=True, slots=True)
 class Steps:
     """All steps of a process; arrays of length n, read-only, in time order; times: monotonic ns.

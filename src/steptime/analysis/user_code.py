@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from steptime.analysis.operators import DISPATCH_GAP, grouped, operator_events, step_at
+from steptime.analysis.operators import DISPATCH_GAP, grouped, operator_events, phases_at, step_at
 from steptime.analysis.step_context import StepContext
 from steptime.analysis.threads import during
 from steptime.analysis.timeline import Phase, PhaseName
 from steptime.arrays import Bool, Int64, looked_up
-from steptime.intervals import Intervals, contains, measure, subtract, union
+from steptime.intervals import Intervals, measure, subtract, union
 from steptime.quantities import SourceLine
 from steptime.trace.call_tree import ROOT, CallTree, call_tree, exclusive_spans, nearest_ancestor
 from steptime.trace.links import FRAME, UNKNOWN, host_forest, is_user_file, roles_of, source_line
@@ -158,7 +158,7 @@ def _add(
     python = measure(_outside_operators(window, track), spans.start, spans.end)
     function = np.where(working, links.function[owner], _python_of(trace)[owner])
     name = np.where(function == UNKNOWN, UNKNOWN, trace.events.name[function].astype(np.int64))
-    phase = _phases(window, spans.start)
+    phase = phases_at(window, spans.start)
     for key in np.unique(np.stack((name, phase), axis=1)[inside], axis=0).tolist():
         chosen = inside & (name == key[0]) & (phase == key[1])
         spent[_key(trace, *key)] += (python[chosen & ~working].sum(), length[chosen & working].sum())
@@ -274,10 +274,3 @@ def _python_of(trace: Trace) -> Int64:
     torchs: Bool = (trace.events.event_kind == EventKind.PYTHON) & matching(trace, TORCH_FRAME.match)
     nearest = host_forest(trace).nearest(users | torchs).astype(np.int64)
     return np.where((nearest != UNKNOWN) & users[nearest], nearest, UNKNOWN)
-
-
-def _phases(window: StepContext, start: Int64) -> Int64:
-    found = np.full(len(start), int(Phase.REST))
-    for phase, ranges in window.phases.items():
-        found[contains(ranges, start)] = phase
-    return found

@@ -168,7 +168,7 @@ def pieces_between(before: Case, after: Case, noise: float) -> tuple[Piece, ...]
     step = max(before.step.duration.value, after.step.duration.value)
     found = []
     for kind in ("kernel", "operator", "line", "idle", "copy"):
-        one, other = _parts_pieces(before, kind), _parts_pieces(after, kind)
+        one, other = (_summed(_parts_pieces(case, kind)) for case in (before, after))
         # Idle time and copies can be absent where they were looked for, kernels cannot.
         if (one and other) or (kind in ("idle", "copy") and before.kernels and after.kernels):
             found += _changes(kind, one, other, step, noise)
@@ -197,38 +197,30 @@ def _fate(before: _Part | None, after: _Part | None) -> Fate:
     return Fate.GREW if after.duration > before.duration else Fate.SHRANK
 
 
-def _parts_pieces(case: Case, kind: str) -> dict[str, _Part]:
-    """Pieces by name, those of one name summed; lines and operators scaled to the steady steps."""
+def _parts_pieces(case: Case, kind: str) -> Iterator[_Part]:
+    """Pieces of a kind, those of one name several times; lines and operators scaled to the steady steps."""
     if kind == "kernel":
-        return _summed(
-            _Part(" of ".join(filter(None, (short_kernel(use.name), use.operator))), use.duration, use.calls, "")
-            for use in case.kernels
-        )
-    if kind == "operator":
+        for kernel in case.kernels:
+            name = " of ".join(filter(None, (short_kernel(kernel.name), kernel.operator)))
+            yield _Part(name, kernel.duration, kernel.calls, "")
+    elif kind == "operator":
         scale = profile_scale(case.operators, case.categories) if case.step.device == "cpu" else 1.0
-        return _summed(_Part(use.name, scale * use.duration, use.calls, "") for use in case.operators)
-    if kind == "line":
+        yield from (_Part(use.name, scale * use.duration, use.calls, "") for use in case.operators)
+    elif kind == "line":
         # Lines are timed in a few steps, which may all have been slow, and no step is shorter than its lines.
         scale = min(1.0, ratio(case.step.duration.value, sum(use.duration.value for use in case.lines)) or 1.0)
-        return _summed(
-            _Part(use.source.text or format_source(use.source), scale * use.duration.value, use.hits, use.role)
-            for use in case.lines
-        )
-    if kind == "idle":
-        return _summed(
+        for line in case.lines:
+            name = line.source.text or format_source(line.source)
+            yield _Part(name, scale * line.duration.value, line.hits, line.role)
+    elif kind == "idle":
+        for gap in case.gaps:
             # A loader has one name, with workers and without: else what became shorter would have vanished.
-            _Part(
-                ": ".join(filter(None, (use.category, LOADER_ITERATOR.sub("", use.cause)))),
-                use.duration.value,
-                use.count,
-                use.category,
-            )
-            for use in case.gaps
-        )
-    return _summed(
-        _Part(" ".join(filter(None, (use.kind, use.memory))), use.exposed.value, use.calls, "copy")
-        for use in case.copies
-    )
+            name = ": ".join(filter(None, (gap.category, LOADER_ITERATOR.sub("", gap.cause))))
+            yield _Part(name, gap.duration.value, gap.count, gap.category)
+    else:
+        for copy in case.copies:
+            name = " ".join(filter(None, (copy.kind, copy.memory)))
+            yield _Part(name, copy.exposed.value, copy.calls, "copy")
 
 
 def _summed(parts: Iterable[_Part]) -> dict[str, _Part]:

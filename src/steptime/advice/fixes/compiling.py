@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from steptime.advice.activations import Activation, activation_in
+from steptime.advice.activations import activation_in
 from steptime.advice.device_uses import ChainUse
 from steptime.advice.evidence import Case, CompilationUse, RecomputeUse
 from steptime.advice.fix import (
@@ -473,11 +473,7 @@ def ready_made_activation(step: StepSummary, case: Case) -> Option | None:
     if any(model.compiled for model in case.top_modules):
         return None
     places = [use.place for use in case.operators if use.place is not None] + [each.source for each in case.lines]
-    known: dict[SourceLine, Activation] = {}
-    for line in dict.fromkeys(places):
-        found = activation_in(line.text) if line.text else None
-        if found is not None:
-            known[line] = found
+    known = {line: found for line in places if line.text and (found := activation_in(line.text)) is not None}
     if not known:
         return None
     forward = sum(each.duration.value for each in case.lines if each.source in known and each.role == "forward")

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterable
 
 from steptime.advice.device_uses import CopyUse
 from steptime.advice.evidence import Case, LineUse, PathUse, SiteUse
 from steptime.advice.hottest_line import main_line
 from steptime.advice.kernels import plain_name
-from steptime.advice.line_evidence import LineTime, calls_function, line_times
+from steptime.advice.line_evidence import calls_function, line_times, own_times
 from steptime.advice.loader_model import Supply, handover, production, supply, usable_text
 from steptime.advice.models import staging_operators
 from steptime.advice.rule import Finding, rule
@@ -18,6 +17,7 @@ from steptime.advice.run_uses import CategoryUse, LoaderUse, StepSummary
 from steptime.advice.savings import (
     capped,
     in_step,
+    largest,
     less,
     modelled,
     more,
@@ -258,17 +258,12 @@ def too_few_workers(step: StepSummary, loader: LoaderUse, case: Case) -> Finding
 
 def _hot_line(case: Case) -> str:
     """Sentence on the line with most of the loader's time, if there is one; "" without it."""
-    paths = [path for path in case.paths if path.part == "input" and path.lines]
-    spent = Counter[SourceLine]()
-    for path in paths:
-        spent[path.lines[0]] += round(path.duration)
-    for line, most in spent.most_common(1):
-        share = ratio(most, spent.total())
-        if share >= HOT_LINE:
-            return (
-                f" {format_source(line)} takes {format_share(share)} of it: what it does alike for each item, do once."
-            )
-    return ""
+    spent = own_times(path for path in case.paths if path.part == "input")
+    line, most = largest(spent)
+    share = ratio(most, sum(spent.values()))
+    if line is None or share < HOT_LINE:
+        return ""
+    return f" {format_source(line)} takes {format_share(share)} of it: what it does alike for each item, do once."
 
 
 def _workers(count: int) -> str:
@@ -594,13 +589,11 @@ def batch_preparation(step: StepSummary, phases: tuple[CategoryUse, ...], case: 
         saving,
         category="input",
         source=making[0].line.source if making else None,
-        evidence=tuple(map(_line, making[:3])),
+        evidence=tuple(
+            f"{format_duration(time.python.value)} per step: {time.line.source.text or time.line.source.line}"
+            for time in making[:3]
+        ),
     )
-
-
-def _line(time: LineTime) -> str:
-    """A line, as evidence."""
-    return f"{format_duration(time.python.value)} per step: {time.line.source.text or time.line.source.line}"
 
 
 LEAST_BEYOND = 0.05

@@ -641,19 +641,17 @@ def work_without_gradient(step: StepSummary, operators: tuple[OperatorUse, ...],
     source = next((use.place for use in longest_first if use.place is not None), None)
     names = ", ".join(dict.fromkeys(use.name for use in longest_first[:MOST_NAMES]))
     saving = partly(spent, 1.0, CONSTANT, step)
-    if (model := _called_besides(case, alone)) is not None:
-        often = f"{model.path} runs {model.calls:.3g} times per step, and not every result reaches the loss"
-        summary = f"{often}: {in_step(spent, step)}"
-        advice = "For a metric use the outputs that the loss is made of, or look every n-th step under torch.no_grad()."
-        return work_without_gradient.finding(summary, advice, saving, category="compute", source=source)
-    if sum(use.unreached for use in alone) >= MOSTLY_UNREACHED * sum(use.duration for use in alone):
-        summary = f"Forward computes what no loss uses: {in_step(spent, step)}: {names}"
-        advice = "Leave it out of the training step, or compute it where you look at it, under torch.no_grad()."
-        return work_without_gradient.finding(summary, advice, saving, category="compute", source=source)
     summary = f"Operators of forward that no gradient flows through take {in_step(spent, step)}: {names}"
     advice = (
         "What does not depend on the batch: compute it once (register_buffer). Else: once a sample, in the dataset."
     )
+    if (model := _called_besides(case, alone)) is not None:
+        often = f"{model.path} runs {model.calls:.3g} times per step, and not every result reaches the loss"
+        summary = f"{often}: {in_step(spent, step)}"
+        advice = "For a metric use the outputs that the loss is made of, or look every n-th step under torch.no_grad()."
+    elif sum(use.unreached for use in alone) >= MOSTLY_UNREACHED * sum(use.duration for use in alone):
+        summary = f"Forward computes what no loss uses: {in_step(spent, step)}: {names}"
+        advice = "Leave it out of the training step, or compute it where you look at it, under torch.no_grad()."
     return work_without_gradient.finding(summary, advice, saving, category="compute", source=source)
 
 

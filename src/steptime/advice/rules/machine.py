@@ -11,7 +11,7 @@ from steptime.advice.loader_model import production
 from steptime.advice.models import at_once, fitting_threads, how_to_record, idle_cpus
 from steptime.advice.rule import Finding, Weight, rule
 from steptime.advice.run_uses import CategoryUse, Contention, LengthUse, LoaderUse, SettingsUse, StepSummary
-from steptime.advice.savings import in_step, named, partly, ratio, scaled
+from steptime.advice.savings import in_step, named, partly, ratio, scaled, spent_in
 from steptime.advice.step_evidence import others_took_cpus
 from steptime.analysis.operators import OperatorUse
 from steptime.quantities import format_count, format_duration, format_share
@@ -403,8 +403,7 @@ def gpu_slowed(step: StepSummary, categories: tuple[CategoryUse, ...], gpus: tup
     if not held:
         return None
     use = max(held, key=lost.__getitem__)
-    compute = named(categories, "compute")
-    whole = compute.duration.value * lost[use] if compute is not None else 0.0
+    whole = spent_in(categories, "compute") * lost[use]
     return gpu_slowed.finding(
         f"{use.name} lowers its clock for heat or supply in {format_share(use.slowed)} of the samples: "
         f"{use.slowed_clock:.0f} of {use.max_clock:.0f} MHz{_too(held, use)}",

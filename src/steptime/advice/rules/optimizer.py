@@ -10,7 +10,7 @@ from pathlib import Path
 from steptime.advice.device_uses import MachineUse
 from steptime.advice.evidence import Case, LineUse, OptimizerUse, PathUse, TopModuleUse
 from steptime.advice.kernels import elements, plain_name
-from steptime.advice.line_evidence import calls_function
+from steptime.advice.line_evidence import calls_function, own_times
 from steptime.advice.line_ways import last_name, parsed
 from steptime.advice.models import (
     AT_ONCE,
@@ -25,7 +25,7 @@ from steptime.advice.models import (
 )
 from steptime.advice.rule import LONGEST_SUMMARY, Finding, Part, Weight, rule
 from steptime.advice.run_uses import CategoryUse, PassUse, ShapedUse, StepSummary
-from steptime.advice.savings import in_step, modelled, named, partly, ratio, scaled, share_of_step, total
+from steptime.advice.savings import in_step, largest, modelled, named, partly, ratio, scaled, share_of_step, total
 from steptime.analysis.modules import ModuleUse
 from steptime.analysis.operators import OperatorUse
 from steptime.analysis.roofline import KernelUse
@@ -123,13 +123,9 @@ def _category(use: OptimizerUse) -> Part:
 
 def _own_line(optimizers: tuple[OptimizerUse, ...], paths: tuple[PathUse, ...]) -> SourceLine | None:
     """The line of the user's own optimizer that takes longest; None where it is torch's."""
-    spent: dict[SourceLine, float] = {}
-    for path in paths:
-        if path.part == "optimizer" and path.lines and path.lines[0].function.rpartition(".")[2] != "<module>":
-            spent[path.lines[0]] = spent.get(path.lines[0], 0.0) + path.duration
-    top = max(spent, key=lambda line: spent[line], default=None)
-    updates = total(use.duration for use in optimizers).value
-    return top if top is not None and spent[top] >= LEAST_OWN * updates else None
+    spent = own_times(path for path in paths if path.part == "optimizer")
+    top, most = largest({line: own for line, own in spent.items() if line.function.rpartition(".")[2] != "<module>"})
+    return top if most >= LEAST_OWN * total(use.duration for use in optimizers).value else None
 
 
 def _above_lower_bound(duration: Estimate, optimizers: Iterable[OptimizerUse], machine: MachineUse | None) -> Estimate:

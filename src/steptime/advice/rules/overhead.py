@@ -19,6 +19,7 @@ from steptime.advice.savings import (
     NOTHING,
     capped,
     in_step,
+    largest,
     less,
     modelled,
     named,
@@ -27,6 +28,7 @@ from steptime.advice.savings import (
     ratio,
     scaled,
     share_of_step,
+    summed,
     total,
 )
 from steptime.advice.written_ways import is_in, loop_around, runs_again
@@ -292,7 +294,9 @@ def overhead_bound(step: StepSummary, categories: tuple[CategoryUse, ...], case:
         advice = by_rounds(case) or (
             "Enlarge the batch: most of them are in torch's recurrent layers, which no compiler takes apart."
         )
-    source = _idlest(idlest) or _busiest(case.operators)
+    # The longest gap alone may be the batch's, or a clipping's.
+    behind = largest(summed((gap.source, gap.duration.value) for gap in idlest if gap.source is not None))[0]
+    source = behind or _busiest(case.operators)
     evidence = tuple(
         f"{gap.cause or 'between operators'}: {format_duration(gap.duration.value)} idle a step "
         f"in {format_count(gap.count, 'gap')}"
@@ -332,22 +336,11 @@ def _outside_graphs(step: StepSummary) -> str:
     return f"take in what runs eagerly next to them, {', '.join(names)}"
 
 
-def _idlest(gaps: Sequence[GapUse]) -> SourceLine | None:
-    """The function with most of the idle time: the longest gap alone may be the batch's, or a clipping's."""
-    idle: dict[SourceLine, float] = {}
-    for gap in gaps:
-        if gap.source is not None:
-            idle[gap.source] = idle.get(gap.source, 0.0) + gap.duration.value
-    return max(idle, key=lambda each: idle[each], default=None)
-
-
 def _busiest(operators: Sequence[OperatorUse]) -> SourceLine | None:
     """The function that calls at least half of the operators, where one does."""
-    calls: dict[SourceLine | None, float] = {}
-    for use in operators:
-        calls[use.source] = calls.get(use.source, 0.0) + use.calls
-    source = max(calls, key=lambda each: calls[each], default=None)
-    return source if calls and calls[source] >= MOST_OF_OPERATORS * sum(calls.values()) else None
+    calls = summed((use.source, use.calls) for use in operators)
+    source, most = largest(calls)
+    return source if most >= MOST_OF_OPERATORS * sum(calls.values()) else None
 
 
 def _left_eager(compiler: CompilerUse | None) -> str:

@@ -20,6 +20,7 @@ from steptime.advice.line_evidence import (
     lines_around,
     loop_functions,
     own_share,
+    own_times,
     profile_scale,
     sampled_lines,
 )
@@ -30,6 +31,7 @@ from steptime.advice.run_uses import GarbageUse, SegmentUse, StepSummary
 from steptime.advice.savings import (
     capped,
     in_step,
+    largest,
     less,
     modelled,
     more,
@@ -39,6 +41,7 @@ from steptime.advice.savings import (
     rises,
     scaled,
     share_of_step,
+    summed,
     total,
 )
 from steptime.analysis.operators import OperatorUse
@@ -207,11 +210,8 @@ def _in_phases(case: Case, times: list[LineTime], left: Estimate) -> Iterator[tu
 def _by_stacks(case: Case, times: list[LineTime], left: Estimate) -> Iterator[tuple[Estimate, list[LineTime]]]:
     """The breakdown's remaining Python, by the functions that ran outside of operators inside of the phases."""
     inside = [use for use in case.functions if use.phase in IN_PHASES]
-    spent: defaultdict[SourceLine, float] = defaultdict(float)
     working = {use.source for use in inside if use.operators > 0}
-    for use in inside:
-        if use.source is not None and use.python > 0:
-            spent[use.source] += use.python
+    spent = summed((use.source, use.python) for use in inside if use.source is not None and use.python > 0)
     ranked = sorted(spent, key=lambda source: -spent[source])
     reported: list[LineTime] = []
     for source in ranked:  # where no operator ran, the lines' own clock is exact: a step with stacks slows them
@@ -289,10 +289,10 @@ def _whole_breakdown(case: Case) -> Iterator[Finding]:
     python = named(case.categories, "python")
     if python is None or ratio(python.duration.value, case.step.duration.value) < LEAST_SHARE:
         return
-    own = _own_lines(case.paths)
-    line = max(own, key=lambda each: own[each], default=None)
-    if line is not None and own[line] >= MOST_OF_IT * python.duration.value:
-        taken = capped(modelled(own[line], own[line], own[line]), python.duration)
+    # Of a loop whose lines could not be timed one by one: they were looked at now and then.
+    line, spent = largest(own_times(path for path in case.paths if not path.part))
+    if line is not None and spent >= MOST_OF_IT * python.duration.value:
+        taken = capped(modelled(spent, spent, spent), python.duration)
         yield _finding(case.step, [_as_time(line, taken)], taken, unprofiled=False)
         return
     idle_behind = [gap for gap in case.gaps if gap.category == "python" and gap.cause]
@@ -307,16 +307,6 @@ def _whole_breakdown(case: Case) -> Iterator[Finding]:
         source=next((gap.source for gap in idle_behind if gap.source is not None), None),
         evidence=(*idle, *held),
     )
-
-
-def _own_lines(paths: tuple[PathUse, ...]) -> dict[SourceLine, float]:
-    """ns per step of the lines of the user's that nothing of torch is above, of a loop whose lines could not be
-    timed one by one: they were looked at now and then."""
-    spent: defaultdict[SourceLine, float] = defaultdict(float)
-    for path in paths:
-        if not path.part and path.lines:
-            spent[path.lines[0]] += path.duration
-    return spent
 
 
 @rule("ST202", "garbage-collection", supersedes=("python-time", "overhead-bound", "outside-model"))

@@ -179,11 +179,6 @@ def straggler_rank(step: StepSummary, ranks: tuple[RankUse, ...], straggler: Str
     return _known(step, straggler, evidence) if straggler is not None else None
 
 
-def _waiting(mean: float, ranks: Sequence[RankUse], step: StepSummary) -> Estimate:
-    """Saving of ranks that wait so many ns per step on average."""
-    return modelled(mean, SURE_WAITING * mean, max(rank.waiting for rank in ranks), step.steady)
-
-
 def _known(step: StepSummary, late: Straggler, ranks: tuple[str, ...]) -> Finding:
     """The finding where the reason is known. Where the profiled steps were slower than all steps, no more than a step
     can be saved."""
@@ -330,7 +325,8 @@ def rank_imbalance(step: StepSummary, ranks: tuple[RankUse, ...], straggler: Str
     waits = f"{format_duration(waiting)} per step ({format_share(share)})"
     summary = f"The ranks wait {waits} for one another, and the late one changes"
     advice = "Give all ranks batches of one cost: sort by length, or fill them by tokens."
-    return rank_imbalance.finding(summary, advice, _waiting(waiting, ranks, step))
+    saving = modelled(waiting, SURE_WAITING * waiting, max(rank.waiting for rank in ranks), step.steady)
+    return rank_imbalance.finding(summary, advice, saving)
 
 
 @rule("ST815", "pipeline-bubble", supersedes=("exposed-communication",))

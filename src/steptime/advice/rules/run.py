@@ -30,7 +30,7 @@ from steptime.advice.run_uses import (
     SmallBatches,
     StepSummary,
 )
-from steptime.advice.savings import in_step, modelled, named, ratio, rises, scaled
+from steptime.advice.savings import in_step, modelled, named, ratio, rises, scaled, spent_in
 from steptime.advice.segment_evidence import (
     MOST,
     MOST_SLOWED,
@@ -638,7 +638,7 @@ def _on_device(categories: tuple[CategoryUse, ...], kernels: tuple[KernelUse, ..
         if use.bound != "communication":
             groups[_operator(use.operator) or short_kernel(use.name)].append(use)
     whole = sum(use.duration for uses in groups.values() for use in uses)
-    scale = min(1.0, ratio(_computing(categories), whole))
+    scale = min(1.0, ratio(spent_in(categories, "compute"), whole))
     parts = [(name, scale * time_in(uses), first_source(uses)) for name, uses in groups.items()]
     return sorted(parts, key=lambda part: -part[1])
 
@@ -654,18 +654,13 @@ def _on_cpu(case: Case) -> list[_Part]:
     for name, uses in groups.items():
         place = next((each.place for each in sorted(uses, key=lambda use: -use.duration) if each.place), None)
         spent = steady_time(uses, case.operators, case.categories, case.machine)
-        parts.append((name, min(spent, _computing(case.categories)), place))
+        parts.append((name, min(spent, spent_in(case.categories, "compute")), place))
     return sorted(parts, key=lambda part: -part[1])
 
 
 def _operator(name: str) -> str:
     plain = plain_name(name)
     return next((plain.removeprefix(each) for each in LIBRARIES if plain.startswith(each)), plain)
-
-
-def _computing(categories: tuple[CategoryUse, ...]) -> float:
-    compute = named(categories, "compute")
-    return compute.duration.value if compute is not None else 0.0
 
 
 def _how_it_runs(kernels: tuple[KernelUse, ...], roofline: RooflineUse | None) -> str:

@@ -12,7 +12,7 @@ from steptime.advice.evidence import Case
 from steptime.advice.line_evidence import sampled_lines
 from steptime.advice.rule import Finding, rule
 from steptime.advice.run_uses import ShapedUse, SpreadUse, StepSummary
-from steptime.advice.savings import in_step, modelled, named, ratio
+from steptime.advice.savings import in_step, modelled, ratio, spent_in
 from steptime.quantities import SourceLine
 
 LEAST = 0.05
@@ -62,32 +62,29 @@ def _unique(use: ShapedUse) -> _Faster | None:
     fits = len(shape) == 2 and use.settings[1:2] == ("0",) and shape[1] <= MOST_COLUMNS
     if not fits or use.dtypes[:1] == () or use.dtypes[0] not in WHOLE:
         return None
-    spent, packing = use.duration, use.calls * KEYS
-    return _Faster(
-        f"unique(dim=0) compares {shape[0]:,} rows one by one",
+    better = (
         "Pack the columns of a row into one integer (key = (x * size_y + y) * size_z + z for three columns from 0 to "
-        "their sizes), take the unique of the keys, and unpack the rows. The sizes' product must be below 2**63.",
-        frozenset({"unique"}),
-        0.75 * spent - 2 * packing,
-        0.93 * spent - packing,
-        0.98 * spent,
+        "their sizes), take the unique of the keys, and unpack the rows. The sizes' product must be below 2**63."
     )
+    return _by_keys("unique", better, use, use.calls * KEYS)
 
 
 def _consecutive(use: ShapedUse) -> _Faster | None:
     shape = use.shapes[0] if use.shapes else ()
     if len(shape) != 2 or use.settings[3:4] != ("0",):
         return None
-    spent, marking = use.duration, use.calls * KEYS / 2
-    return _Faster(
-        f"unique_consecutive(dim=0) compares {shape[0]:,} rows one by one",
+    better = (
         "Compare all rows at once: (x[1:] != x[:-1]).any(1) is True where another row starts; its cumsum is the "
-        "inverse, and x at these places are the rows.",
-        frozenset({"unique_consecutive"}),
-        0.75 * spent - 2 * marking,
-        0.93 * spent - marking,
-        0.98 * spent,
+        "inverse, and x at these places are the rows."
     )
+    return _by_keys("unique_consecutive", better, use, use.calls * KEYS / 2)
+
+
+def _by_keys(called: str, better: str, use: ShapedUse, making: float) -> _Faster:
+    """Rows that are compared at once. making: ns per step to make what is compared."""
+    spent, what = use.duration, f"{called}(dim=0) compares {use.shapes[0][0]:,} rows one by one"
+    sure, likely = 0.75 * spent - 2 * making, 0.93 * spent - making
+    return _Faster(what, better, frozenset({called}), sure, likely, 0.98 * spent)
 
 
 def _bilinear(use: ShapedUse) -> _Faster | None:
@@ -229,9 +226,8 @@ def all_pairs(step: StepSummary, spread: tuple[SpreadUse, ...], case: Case) -> I
     """
     if step.device != "cpu":
         return
-    compute = named(case.categories, "compute")
     for use in spread:
-        spent = min(use.duration, compute.duration.value if compute is not None else 0.0)
+        spent = min(use.duration, spent_in(case.categories, "compute"))
         if ratio(LIKELY * spent, step.duration.value) >= LEAST:
             does, better = ("subtracts", DISTANCES) if use.kind == "distance" else ("multiplies", PRODUCTS)
             size = " × ".join(f"{side:,}" for side in use.shape)

@@ -15,7 +15,7 @@ from steptime.advice.models import or_compile
 from steptime.advice.rule import Finding, Weight, rule
 from steptime.advice.rules.overhead import HELD_BACK
 from steptime.advice.run_uses import CategoryUse, MemoryUse, StepSummary, WorkUse
-from steptime.advice.savings import in_step, modelled, named, ratio
+from steptime.advice.savings import in_step, modelled, named, ratio, summed
 from steptime.analysis.operators import OperatorUse
 from steptime.analysis.roofline import KernelUse
 from steptime.analysis.tiles import filled, padded_head
@@ -330,9 +330,9 @@ def _asking_line(case: Case, use: OperatorUse, mark: re.Pattern[str] | None) -> 
     line of it is known; None where no line has the mark."""
     if use.source is None or mark is None:
         return use.place
-    spent = sampled_lines(case.paths, use.source)
-    for line in lines_around(case.lines, case.paths, use.source):
-        spent[line.source] = spent.get(line.source, 0.0) + line.duration.value
+    lines = lines_around(case.lines, case.paths, use.source)
+    timed = ((line.source, line.duration.value) for line in lines)
+    spent = summed((*sampled_lines(case.paths, use.source).items(), *timed))
     marked = [line for line in spent if mark.search(line.text)]
     if not any(line.text for line in spent):
         return use.place

@@ -11,7 +11,7 @@ from steptime.advice.loops import LARGEST_OPERATOR
 from steptime.advice.models import USUAL_DISPATCH
 from steptime.advice.rule import Finding, rule
 from steptime.advice.run_uses import StepSummary
-from steptime.advice.savings import NOTHING, in_step, modelled, ratio
+from steptime.advice.savings import NOTHING, in_step, modelled, ratio, summed
 from steptime.advice.written_ways import (
     BLOCKS,
     FACTORS,
@@ -162,7 +162,7 @@ def _spent_below(lines: set[int], text: FunctionText, case: Case) -> float:
     found: dict[tuple[str, int], float] = {}
     for path in case.paths:
         if any(is_in(each, text) and each.line in lines for each in path.lines):
-            place = path.lines[0].file, path.lines[0].line
+            place = path.lines[0].place
             found[place] = timed.get(place, found.get(place, 0.0) + path.duration)
     return min(sum(found.values()), case.step.duration.value)
 
@@ -173,7 +173,7 @@ def _saved_alone(spent: float, lines: set[int], text: FunctionText, case: Case) 
     rows it was 1.2 to 5.9 µs per operator (torch 2.13, one thread), which small batches do not earn."""
     count = case.loader.batch_size if case.loader is not None else None
     below = {
-        (path.lines[0].file, path.lines[0].line)
+        path.lines[0].place
         for path in case.paths
         if any(is_in(each, text) and each.line in lines for each in path.lines)
     }
@@ -236,10 +236,8 @@ def _pays_in_factors(run: RunUse) -> bool:
 
 def _line_spent(text: FunctionText, case: Case) -> dict[int, float]:
     """ns per step of each line of a function, with what it calls outside of the user's functions."""
-    found: dict[int, float] = {}
-    for path in case.paths:
-        if path.lines and is_in(path.lines[0], text):
-            found[path.lines[0].line] = found.get(path.lines[0].line, 0.0) + path.duration
+    inside = [path for path in case.paths if path.lines and is_in(path.lines[0], text)]
+    found = summed((path.lines[0].line, path.duration) for path in inside)
     timed = [time for time in line_times(case.lines, case.phases) if is_in(time.line.source, text)]
     return found | {time.line.source.line: time.duration.value for time in timed}
 

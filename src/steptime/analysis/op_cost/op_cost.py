@@ -172,7 +172,12 @@ def model(trace: Trace, rows: Numbers, items: Numbers | None = None) -> Modelled
 
 
 def _work(trace: Trace, row: int, item: int) -> OpCost | None:
+    return work_of(*call_texts(trace, row), list_item=item)
+
+
+def call_texts(trace: Trace, row: int) -> tuple[str, str, str, str]:
+    """Name, and raw shapes, dtypes and settings of a call, as the trace has them."""
     events = trace.events
     columns = ((trace.shapes, events.shapes), (trace.dtypes, events.dtypes), (trace.inputs, events.inputs))
-    texts = ["" if column[row] == ABSENT else table[column[row]] for table, column in columns]
-    return work_of(trace.symbols[events.name[row]], *texts, list_item=item)
+    shapes, dtypes, inputs = ("" if column[row] == ABSENT else table[column[row]] for table, column in columns)
+    return trace.symbols[events.name[row]], shapes, dtypes, inputs

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from steptime.analysis.what_if.critical_path import PathKind, edge_kinds
+from steptime.analysis.what_if.critical_path import KIND_OF_NODE, PathKind, edge_kinds
 from steptime.analysis.what_if.graph import NONE, EdgeKind, Graph, GraphRun, NodeKind, run
 from steptime.arrays import Bool, Int64
 
@@ -194,7 +194,7 @@ def calibration_of(
     """Calibration of a graph. found: its run; others: its runs with cheaper work. profiled: as in `Calibration`."""
     nodes, replayed = graph.nodes, per_step(found)
     spent = [(kind.title, float(nodes.duration[(nodes.kind == node) & (nodes.step >= 0)].sum()) / len(graph.start))
-             for node, kind in _WORK.items()]  # fmt: skip
+             for node, kind in KIND_OF_NODE.items()]  # fmt: skip
     paths = dict.fromkeys(_at_most(_parts(graph, each), replayed) for each in (found, *others))
     work = tuple(each for each in spent if each[1])
     return Calibration(step, replayed, graph.host, work, tuple(paths), profiled)
@@ -232,9 +232,6 @@ def _at_most(path: Parts, step: float) -> Parts:
     return tuple((kind, ns * step / taken) for kind, ns in path) if taken > step else path
 
 
-_WORK = {NodeKind.KERNEL: PathKind.KERNEL, NodeKind.COMMUNICATION: PathKind.COMMUNICATION, NodeKind.COPY: PathKind.COPY}
-
-
 def _parts(graph: Graph, found: GraphRun) -> Parts:
     """Contents of the longest paths of a run's usual steps, each from its end back to its start, by the graph's own
     weights, ns per step."""
@@ -249,7 +246,7 @@ def _parts(graph: Graph, found: GraphRun) -> Parts:
     edges = found.through[nodes]
     edges = edges[edges != NONE]
     spent = np.zeros(len(PathKind), np.int64)
-    for node_kind, kind in _WORK.items():
+    for node_kind, kind in KIND_OF_NODE.items():
         spent[kind] += graph.nodes.duration[nodes[graph.nodes.kind[nodes] == node_kind]].sum()
     columns = graph.edges
     for name, kind in (("input", PathKind.INPUT), ("dispatch", PathKind.DISPATCH), ("allocation", PathKind.ALLOCATION),

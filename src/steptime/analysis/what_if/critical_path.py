@@ -86,7 +86,7 @@ def _pieces(graph: Graph, found: GraphRun, node: Int64, source: Int64, lowest: I
     explained = np.where(known, np.maximum(start - graph.edges.unexplained[through], ready), start)
     kinds = np.where(known, edge_kinds(graph)[through], PathKind.HOST)
     none = np.full(len(node), NONE)
-    own = np.array([_OF_NODE.get(kind, PathKind.HOST) for kind in NodeKind])[graph.nodes.kind[node]]
+    own = np.array([KIND_OF_NODE.get(kind, PathKind.HOST) for kind in NodeKind])[graph.nodes.kind[node]]
     starts = np.stack((ready, explained, start), axis=1)
     ends = np.stack((explained, start, end), axis=1)
     kind = np.stack((kinds, np.full(len(node), PathKind.UNEXPLAINED), own), axis=1)
@@ -108,7 +108,7 @@ def edge_kinds(graph: Graph) -> Int64:
     return kind.astype(np.int64)
 
 
-_OF_NODE: dict[int, PathKind] = {
+KIND_OF_NODE = {
     NodeKind.KERNEL: PathKind.KERNEL,
     NodeKind.COMMUNICATION: PathKind.COMMUNICATION,
     NodeKind.COPY: PathKind.COPY,
