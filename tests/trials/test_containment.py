@@ -31,8 +31,6 @@ from steptime.trials.trial import Run, Variant
 pytest.importorskip("torch")
 
 COMMAND = (sys.executable, "train.py")
-FORKED = (python(), "train.py")
-"""A fork enters namespaces and is given a folder. It knows nothing of Landlock."""
 
 
 @pytest.fixture(autouse=True)
@@ -80,7 +78,8 @@ def test_every_byte_and_every_name_is_as_before(
     job: Path, tmp_path: Path, layer: Layer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     force(layer, monkeypatch)
-    command = FORKED if layer is Layer.OVERLAY else COMMAND
+    # A fork enters namespaces, and knows nothing of Landlock.
+    command = (python(), "train.py") if layer is Layer.OVERLAY else COMMAND
     workspace = Workspace(command, tmp_path / "trial", job, keep=True)
     permitted(workspace, layer)
     before = state_of(job, tmp_path / "elsewhere")
@@ -99,19 +98,19 @@ def test_what_nothing_can_prevent_is_seen_and_ends_the_trial(
 ) -> None:
     """In a copy that nothing guards: the folder stays as it was, and what the job names by its path is told."""
     force(Layer.COPY, monkeypatch)
-    plan = Plan(FORKED, str(job), "", (), 0.03)
+    plan = Plan(COMMAND, str(job), "", (), 0.03)
     trial = tmp_path / "trial"
     append_result(trial, plan=plan)
     before = state_of(job)
     with pytest.raises(
         NothingMeasuredError, match=r"changed .*elsewhere.*, so steptime stopped the trial.*not-contained"
     ):
-        TrialRunner(Workspace(FORKED, trial, job), plan).conduct(0, (Variant("RM101"),))
+        TrialRunner(Workspace(COMMAND, trial, job), plan).conduct(0, (Variant("RM101"),))
     assert state_of(job) == before
     (reported,) = (trial / NAME).read_text().splitlines()[1:]
     for name in ("result.txt", "result.txt.old", "result.txt.log", "result.txt.shell"):
         assert str(tmp_path / "elsewhere" / name) in reported
-    accepted = run(Workspace(FORKED, tmp_path / "accepted", job, uncontained=True))
+    accepted = run(Workspace(COMMAND, tmp_path / "accepted", job, uncontained=True))
     assert (accepted.failure, str(tmp_path / "elsewhere" / "result.txt") in accepted.outside) == ("", True)
     assert state_of(job) == before
 
