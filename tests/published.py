@@ -8,6 +8,7 @@ skipped with its name.
 from __future__ import annotations
 
 import os
+import re
 from functools import lru_cache
 from pathlib import Path
 
@@ -24,6 +25,18 @@ IN_A_CLONE = not UNHIDDEN.is_dir()
 DATA = CLONED if IN_A_CLONE else UNHIDDEN
 NO_DATA = {"README.md", "expected.json", "LICENSE-HolisticTraceAnalysis", "LICENSE-TraceLens"}
 FILES = sorted(path for path in DATA.rglob("*") if path.is_file() and path.name not in NO_DATA)
+
+
+ALIKE = re.compile(
+    r"param/dlrm_kineto/worker[1-6]_|hta/trace_filter/sampled_rank-1|/rank_not_found_v0|/simple_add/output/"
+    r"|google_owlv2|/negative_queue_length_values_check/rank0|resnet50_workers4|/resnet_act_checkpoint"
+)
+"""Files of which another one is like them and smaller: other ranks of a job, other runs."""
+
+
+def is_alike(path: Path) -> bool:
+    """True for a file that only the slow tests look at."""
+    return ALIKE.search(path.as_posix()) is not None
 
 
 class Published(type(Path())):  # type: ignore[misc]

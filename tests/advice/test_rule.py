@@ -10,6 +10,7 @@ from types import NoneType, UnionType
 from typing import get_args, get_type_hints
 
 import pytest
+from every import for_every
 
 from steptime.advice.engine import plugin_rules
 from steptime.advice.evidence import ABSENT, Case, LineUse, evidence_of
@@ -97,7 +98,7 @@ def test_every_part_of_a_case_but_the_step_has_words_for_its_absence() -> None:
         assert CASE.why_absent(name)
 
 
-@pytest.mark.parametrize("made", [*CATALOGUE, *FIXES], ids=lambda made: made.name)
+@for_every("made", [*CATALOGUE, *FIXES])
 def test_rules_and_fixes_take_their_evidence_as_a_case_holds_it(made: Rule | Fix) -> None:
     held = get_type_hints(Case) | {"compiled": bool, "between_runs": float, "case": Case}
     taken = get_type_hints(made.function)

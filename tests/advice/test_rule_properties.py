@@ -6,6 +6,7 @@ import dataclasses
 import math
 import re
 from collections import defaultdict
+from functools import cache
 from typing import Any, get_args, get_type_hints
 
 import pytest
@@ -36,6 +37,7 @@ from steptime.advice.run_uses import (
     LoaderUse,
     SegmentUse,
     SettingsUse,
+    SpreadUse,
     StepSummary,
 )
 from steptime.advice.savings import named
@@ -69,18 +71,32 @@ def strings_of(value: object, found: defaultdict[tuple[str, str], set[str]]) -> 
             strings_of(held, found)
 
 
-STRINGS: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
-"""Those that planted cases have in each field, and closed sets as the product declares them."""
-for planted in PLANTED.values():
-    for planted_case in planted.values():
-        strings_of(planted_case, STRINGS)
-STRINGS["LineUse", "role"] |= {role.value for role in LineRole}
-STRINGS["CategoryUse", "name"] |= {each.name.lower() for each in (*Category, *Phase)}
-STRINGS["OperatorUse", "phase"] |= {each.name.lower() for each in Phase}
-STRINGS["SegmentUse", "kind"] |= {each.name.lower() for each in SegmentKind}
-STRINGS["KernelUse", "bound"] |= {*BOUNDS, COMMUNICATION}
-# But for texts of whole functions, which no other field has.
-words = st.sampled_from(sorted(each for each in {*ODD}.union(*STRINGS.values()) if "\n" not in each))
+@cache
+def strings() -> defaultdict[tuple[str, str], set[str]]:
+    """Those that planted cases have in each field, and closed sets as the product declares them. Looked up by the first
+    test that draws any: it takes half a second, and each worker of xdist imports this file."""
+    found: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
+    for planted in PLANTED.values():
+        for planted_case in planted.values():
+            strings_of(planted_case, found)
+    found["LineUse", "role"] |= {role.value for role in LineRole}
+    found["CategoryUse", "name"] |= {each.name.lower() for each in (*Category, *Phase)}
+    found["OperatorUse", "phase"] |= {each.name.lower() for each in Phase}
+    found["SegmentUse", "kind"] |= {each.name.lower() for each in SegmentKind}
+    found["KernelUse", "bound"] |= {*BOUNDS, COMMUNICATION}
+    return found
+
+
+def some_words() -> st.SearchStrategy[str]:
+    """Any of them, but for texts of whole functions, which no other field has."""
+    return st.sampled_from(sorted(each for each in {*ODD}.union(*strings().values()) if "\n" not in each))
+
+
+def own_words(kind: str, field: str) -> st.SearchStrategy[str]:
+    return st.deferred(lambda: st.sampled_from((*ODD, *sorted(strings()[kind, field]))))
+
+
+words = st.deferred(some_words)
 
 
 @st.composite
@@ -93,7 +109,7 @@ def estimates(draw: st.DrawFn) -> Estimate:
 sources = st.builds(SourceLine, file=words, line=counts, function=words, text=words)
 
 
-def every(kind: type, **fields_of_its_own: object) -> st.SearchStrategy[Any]:
+def every(kind: type, /, **fields_of_its_own: object) -> st.SearchStrategy[Any]:
     """Values of a dataclass with every field drawn, those with defaults too; of many alike one or two, as Hypothesis
     gives up what needs too many choices."""
     drawn: dict[str, object] = {field.name: ... for field in dataclasses.fields(kind)}
@@ -103,7 +119,7 @@ def every(kind: type, **fields_of_its_own: object) -> st.SearchStrategy[Any]:
             (held, _) = get_args(types[field.name])
             drawn[field.name] = st.lists(st.from_type(held), max_size=2).map(tuple)
         if field.type == "str":
-            drawn[field.name] = st.sampled_from((*ODD, *sorted(STRINGS[kind.__name__, field.name])))
+            drawn[field.name] = own_words(kind.__name__, field.name)
     return st.builds(kind, **{**drawn, **fields_of_its_own})  # type: ignore[arg-type]
 
 
@@ -111,6 +127,8 @@ for leaf, strategy in ((Estimate, estimates()), (SourceLine, sources), (float, n
     st.register_type_strategy(leaf, strategy)
 st.register_type_strategy(PaddingFacts, every(PaddingFacts, share=shares))
 st.register_type_strategy(Straggler, every(Straggler, ranks=st.lists(counts, min_size=1, max_size=3).map(tuple)))
+of_pairs = st.sampled_from(["distance", "product"])
+st.register_type_strategy(SpreadUse, every(SpreadUse, kind=of_pairs))
 SINGLE = (
     GarbageUse,
     Contention,
@@ -142,7 +160,8 @@ PARTS: tuple[type, ...] = (StepSummary, SettingsUse, LoaderUse, *SINGLE, *REPEAT
 for part in PARTS:
     st.register_type_strategy(part, every(part))
 
-categories = st.builds(CategoryUse, name=st.sampled_from(sorted(STRINGS["CategoryUse", "name"])))
+names = st.deferred(lambda: st.sampled_from(sorted(strings()["CategoryUse", "name"])))
+categories = st.builds(CategoryUse, name=names)
 cases = every(
     Case,
     categories=st.lists(categories, max_size=5, unique_by=lambda use: use.name).map(tuple),

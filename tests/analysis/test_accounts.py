@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from published import is_alike
 from traces import (
     DEVICE,
     ENGINE,
@@ -272,11 +273,11 @@ def test_the_clock_of_the_trace_may_be_any(written: Written) -> None:
     assert categories(early) == categories(late)
 
 
-def test_real_traces_of_many_makers_balance(shared_data: Path) -> None:
-    found = sorted(
-        path for path in shared_data.rglob("*.json*") if "_et" not in str(path) and "expected" not in path.name
-    )
-    for path in found:
+@pytest.mark.parametrize("alike", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_real_traces_of_many_makers_balance(shared_data: Path, alike: bool) -> None:
+    for path in sorted(shared_data.rglob("*.json*")):
+        if "_et" in str(path) or "expected" in path.name or is_alike(path) != alike:
+            continue
         trace = read(path)
         boundaries = steps_of(trace)
         breakdown = breakdown_of(step_context(trace, boundaries))

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from every import for_every
 
 from steptime.advice.pattern_evidence import take_turns
 from steptime.analysis.step_patterns import find_change, find_period
@@ -31,7 +32,7 @@ def noisy(level: np.ndarray | float, count: int, seed: int, noise: float = 0.1) 
     return level * MS * np.exp(noise * np.random.default_rng(seed).normal(size=count))
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@for_every("seed", SEEDS)
 def test_a_loader_that_slows_down_for_good_is_dated_to_its_step(seed: int) -> None:
     level = np.where(np.arange(200) < 120, 1.0, 4.0)
     change = find_change(made({Phase.INPUT: noisy(level, 200, seed), Phase.FORWARD: noisy(5, 200, seed + 1000)}))
@@ -40,7 +41,7 @@ def test_a_loader_that_slows_down_for_good_is_dated_to_its_step(seed: int) -> No
     assert change.growth == pytest.approx(3 * MS, rel=0.15)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@for_every("seed", SEEDS)
 def test_noise_and_a_slower_machine_are_no_change(seed: int) -> None:
     even = noisy(5, 200, seed)
     assert find_change(made({Phase.FORWARD: even, Phase.INPUT: noisy(1, 200, seed + 1000)})) is None
@@ -49,8 +50,8 @@ def test_noise_and_a_slower_machine_are_no_change(seed: int) -> None:
         assert find_change(made(both)) is None
 
 
-@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("level", [np.linspace(1, 5, 200), 1 + np.arange(200) // 20 * 0.45], ids=["a line", "stairs"])
+@for_every("seed", SEEDS)
 def test_what_grows_bit_by_bit_is_reported_with_what_the_mean_step_bears(level: np.ndarray, seed: int) -> None:
     change = find_change(made({Phase.FORWARD: noisy(5, 200, seed), Phase.REST: noisy(level, 200, seed + 1000, 0.05)}))
     assert change is not None
@@ -60,7 +61,7 @@ def test_what_grows_bit_by_bit_is_reported_with_what_the_mean_step_bears(level: 
     assert change.growth * change.share == pytest.approx((level.mean() - first) * MS, rel=0.15)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@for_every("seed", SEEDS)
 def test_few_steps_show_growth_that_no_chance_explains_and_no_slower_machine(seed: int) -> None:
     """A graph that reaches one step further back each time, seen in the second half of a short run."""
     level = np.linspace(47, 92, 28)
@@ -73,7 +74,7 @@ def test_few_steps_show_growth_that_no_chance_explains_and_no_slower_machine(see
     assert find_change(made(even)) is None
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@for_every("seed", SEEDS)
 def test_steps_that_the_probe_slowed_at_the_start_show_growth_all_the_same(seed: int) -> None:
     """A short run is half over before it has steps that are as they would be without the probe."""
     level = np.linspace(2, 60, 60)
@@ -88,7 +89,7 @@ def test_steps_that_the_probe_slowed_at_the_start_show_growth_all_the_same(seed:
     assert find_change(replace(slowed, excluded=np.arange(60) < 24)) is None
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@for_every("seed", SEEDS)
 def test_a_drift_is_no_sudden_change_even_where_it_passes_for_one(seed: int) -> None:
     level = np.linspace(2, 9, 200) + np.where(np.arange(200) > 110, 2.5, 0.0)
     change = find_change(made({Phase.REST: noisy(level, 200, seed, 0.15), Phase.FORWARD: noisy(3, 200, seed + 1000)}))
@@ -103,7 +104,7 @@ def test_a_run_of_a_hundred_thousand_steps_is_looked_at_in_little_memory() -> No
     assert change.gradual
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@for_every("seed", SEEDS)
 def test_what_comes_and_goes_is_no_growth(seed: int) -> None:
     level = np.where((np.arange(200) > 60) & (np.arange(200) < 120), 5.0, 1.0)
     assert find_change(made({Phase.FORWARD: noisy(5, 200, seed), Phase.REST: noisy(level, 200, seed + 1000)})) is None
@@ -138,7 +139,7 @@ def test_slow_steps_that_become_slower_have_their_period_and_their_growth(least:
     assert period.growth[1] == pytest.approx((60 - (60 - least) / 6) * MS, rel=0.1)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@for_every("seed", SEEDS)
 def test_slow_steps_that_scatter_do_not_rise(seed: int) -> None:
     slow = np.where(np.arange(400) % 16 == 3, 30.0, 0.2)
     period = find_period(made({Phase.FORWARD: noisy(5, 400, seed, 0.03), Phase.REST: noisy(slow, 400, seed + 9, 0.4)}))
@@ -146,7 +147,7 @@ def test_slow_steps_that_scatter_do_not_rise(seed: int) -> None:
     assert period.growth is None
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@for_every("seed", SEEDS)
 def test_slow_steps_that_come_by_chance_have_no_period(seed: int) -> None:
     slow = np.random.default_rng(seed).random(200) < 0.1
     assert find_period(made({Phase.FORWARD: noisy(np.where(slow, 9.0, 5.0), 200, seed + 1000, 0.03)})) is None

@@ -27,6 +27,7 @@ from steptime.callables.loader_bench import (
 from steptime.cli.main import main
 from steptime.machine.transfer_script import CudaCopies, transfers_of
 from steptime.quantities import Estimate
+from steptime.trials.containment import Layer, Workspace, ground_of
 
 ITEM_NS = 12_000_000
 DATA = f"""
@@ -176,9 +177,11 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_loader_of_a_job_is_timed_without_training_or_writing(job: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """In an interpreter of its own: the tests' server of processes stands outside of what contains a job."""
+    """By forks, which are in the overlays of a trial. They know nothing of Landlock."""
+    layer = ground_of(Workspace((), job.parent / "trial", job.parent)).layer
+    interpreter = python() if layer is Layer.OVERLAY else sys.executable
     words = ["--workers", "0", "--seconds", "0.1s", "--cold", "--kept", "--formats", "--json"]
-    assert main(["bench-loader", *words, "--", sys.executable, "-u", "train.py", "--epochs", "3"]) == 0
+    assert main(["bench-loader", *words, "--", interpreter, "-u", "train.py", "--epochs", "3"]) == 0
     found = json.loads(capfd.readouterr().out)["bench"]
     assert found["dataset"] == "Checked"
     assert found["parts"]["length"] == 2

@@ -6,6 +6,7 @@ import ast
 import sys
 
 import pytest
+from every import for_every
 from preloading import python
 
 from benchmarks.reports import tables
@@ -25,7 +26,7 @@ def answer(*told: Told) -> Answered:
     return Answered(told, 10.0, "likely")
 
 
-@pytest.mark.parametrize("truth", CASES, ids=lambda each: each.name)
+@for_every("truth", CASES)
 def test_a_case_is_whole(truth: Truth) -> None:
     """Both scripts are Python, differ, and show a tool no marker; the truth has a source and what it is scored by."""
     assert truth.lines

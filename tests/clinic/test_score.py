@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 
 import pytest
+from every import for_every
 
 from benchmarks.clinic.cases import CASES, Case
 from benchmarks.clinic.diagnosed import Reported
@@ -99,7 +100,7 @@ def test_an_interval_of_a_share_holds_it_and_stays_within_0_and_1() -> None:
         assert 0 <= low <= good / 10 <= high <= 1
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.job)
+@for_every("case", CASES)
 def test_every_case_has_a_job_that_parses_and_a_marked_line_where_it_claims_one(case: Case) -> None:
     ast.parse(case.script.read_text(encoding="utf-8"))
     assert bool(case.marked) or not case.line

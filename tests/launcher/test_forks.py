@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -137,19 +137,52 @@ def test_a_fork_computes_what_a_fresh_process_does(tmp_path: Path, forks: ForkSe
     assert forked.start_seconds < fresh.start_seconds
 
 
-def test_a_server_that_was_started_ahead_takes_the_place_of_the_one_that_is_renewed(tmp_path: Path) -> None:
-    made, others = workspace(tmp_path, last=""), _servers()
-    with closing(ForkServer()) as forks:
+SMALL = """
+import os
+VARIABLES
+import torch
+import torch._dynamo
+print("small", os.environ.get("MKL_NUM_THREADS"), torch.__file__, torch.imported_by == os.getpid())
+"""
+
+
+@pytest.fixture
+def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[ForkServer, str], list[str]]:
+    """Runs a job that does not train, with a torch of a few lines: servers of the real one take seconds each. Returns
+    what the job printed."""
+    package = tmp_path / "elsewhere" / "torch"
+    package.mkdir(parents=True)
+    told = "import os\nclass cuda: is_initialized = staticmethod(lambda: False)\nimported_by = os.getpid()\n"
+    (package / "__init__.py").write_text(told, encoding="utf-8")
+    (package / "_dynamo.py").touch()
+    monkeypatch.setenv("PYTHONPATH", str(package.parent))
+
+    def printed(forks: ForkServer, variables: str) -> list[str]:
+        place = workspace(tmp_path)
+        (place.directory / "train.py").write_text(SMALL.replace("VARIABLES", variables), encoding="utf-8")
         os.environ.pop("PYTEST_CURRENT_TEST", None)  # as in `run`
-        start_ahead(forks, made)
+        start_ahead(forks, place)
+        ahead = _servers()
+        lines = run(place, forks)[1]
+        assert forks.off or _servers() == ahead, "it was made for this command"
+        return [line for line in lines if line.startswith("small ")]
+
+    return printed
+
+
+def test_a_server_that_was_started_ahead_takes_the_place_of_the_one_that_is_renewed(
+    tmp_path: Path, small: Callable[[ForkServer, str], list[str]]
+) -> None:
+    made, others = workspace(tmp_path), _servers()
+    forked = [f"small None {tmp_path}/elsewhere/torch/__init__.py False"]
+    with closing(ForkServer()) as forks:
+        assert small(forks, "") == forked
         (first,) = _servers() - others
-        assert run(made, forks, steps=6)[0].failure == ""
-        assert _servers() - others == {first}, "it was made for this command"
         following = forks.start_next()
-        assert forks.start_next() == following
+        assert forks.start_next() == following != first
         forks.await_next()
         forks.renew()
-        assert run(made, forks, steps=6)[0].failure == ""
+        assert small(forks, "") == forked
         assert _servers() - others == {following}
         psutil.Process(following).send_signal(signal.SIGKILL)
         assert forks._server is not None
@@ -225,9 +258,10 @@ def test_a_clock_that_runs_at_half_the_rate_is_suspicious(tmp_path: Path, folder
     assert re.search(r"Its clock counts 0\.[45]\d s in each second", found.sentence)
 
 
-def test_what_sets_variables_before_its_import_is_started_anew(folder: Path, forks: ForkServer) -> None:
-    variables = "os.environ['MKL_NUM_THREADS'] = '1'"
-    found, lines = run(workspace(folder, variables=variables, last=""), forks, steps=6)
-    assert found.failure == ""
-    assert facts(lines)["variables"]["MKL_NUM_THREADS"] == "1"
-    assert forks.off
+def test_what_sets_variables_before_its_import_is_started_anew(
+    tmp_path: Path, small: Callable[[ForkServer, str], list[str]]
+) -> None:
+    with closing(ForkServer()) as forks:
+        anew = [f"small 1 {tmp_path}/elsewhere/torch/__init__.py True"]
+        assert small(forks, "os.environ['MKL_NUM_THREADS'] = '1'") == anew
+        assert forks.off

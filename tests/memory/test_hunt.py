@@ -78,7 +78,7 @@ class Trainer:
     def step(self, number: int) -> None:
         self.total += loss()
         if number % 3 == 0:
-            gc.collect()  # what lived becomes old
+            gc.collect(1)  # what lived becomes old, and the old of all other tests is not searched
 
 
 @pytest.mark.parametrize("most", [living.MOST_NODES, 30])

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from documents import text_of
 from printed import violations
-from published import DATA, FILES, IN_A_CLONE
+from published import DATA, FILES, IN_A_CLONE, is_alike
 
 from steptime.advice.rule import Weight
 from steptime.diagnosis import diagnose_paths
@@ -34,7 +34,7 @@ def diagnosed(path: Path) -> Report:
 
 
 def marks(path: Path) -> tuple[pytest.MarkDecorator, ...]:
-    return (pytest.mark.slow,) if path.stat().st_size > LARGE else ()
+    return (pytest.mark.slow,) if path.stat().st_size > LARGE or is_alike(path) else ()
 
 
 @pytest.mark.parametrize("path", [pytest.param(each, id=name(each), marks=marks(each)) for each in FILES])

@@ -41,7 +41,8 @@ def test_a_traces_report_follows_the_schema(validator: Any, shared_data: Path, n
 
 
 def test_a_report_of_many_ranks_follows_the_schema(validator: Any, shared_data: Path) -> None:
-    validator.validate(document(diagnose_paths([str(shared_data / "param" / "dlrm_kineto")], cache=False)))
+    ranks = sorted(str(path) for path in (shared_data / "param" / "dlrm_kineto").iterdir())[-2:]
+    validator.validate(document(diagnose_paths(ranks, cache=False)))
 
 
 def test_what_is_no_report_does_not(validator: Any) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from published import IN_A_CLONE, whole
+from published import IN_A_CLONE, is_alike, whole
 
 from steptime.errors import TraceError
 from steptime.trace.reader import read
@@ -21,14 +21,6 @@ from steptime.trace.table import ABSENT, EventKind, Trace
 def traces(folder: Path) -> list[Path]:
     found = [*folder.rglob("*.json.gz"), *folder.rglob("*.trace.json")]
     return sorted(path for path in found if "_et" not in path.parent.name)
-
-
-LARGE = ("google_owlv2", "rank0.json.gz", "resnet50_workers4", "resnet_act_checkpoint")
-"""Seconds of the json module, and alike in kind to one of the others."""
-
-
-def is_large(path: Path) -> bool:
-    return path.name.startswith(LARGE)
 
 
 def plainly_read(path: Path) -> dict[str, Any]:
@@ -109,16 +101,16 @@ def facts(document: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def test_every_real_trace_reads_as_the_json_module_reads_it(shared_data: Path) -> None:
-    found = [path for path in traces(shared_data) if not is_large(path)]
-    assert len(found) >= (10 if IN_A_CLONE else 31)
+    found = [path for path in traces(shared_data) if not is_alike(path)]
+    assert len(found) >= (10 if IN_A_CLONE else 26)
     for path in found:
         compare(path)
 
 
 @pytest.mark.slow
-def test_every_large_real_trace_reads_as_the_json_module_reads_it(shared_data: Path) -> None:
-    found = [path for path in traces(shared_data) if is_large(path)]
-    assert len(found) == (0 if IN_A_CLONE else 4)
+def test_every_further_real_trace_reads_as_the_json_module_reads_it(shared_data: Path) -> None:
+    found = [path for path in traces(shared_data) if is_alike(path)]
+    assert len(found) == (0 if IN_A_CLONE else 13)
     for path in found:
         compare(path)
 
@@ -133,7 +125,7 @@ def compare(path: Path) -> None:
 def test_the_real_traces_are_not_all_alike(shared_data: Path) -> None:
     """What the comparison above is on: these peculiarities are in the files, and so compared."""
     whole()
-    found = {path.name: read(path) for path in traces(shared_data) if not is_large(path)}
+    found = {path.name: read(path) for path in traces(shared_data) if not is_alike(path)}
     seen = {
         name: {EventKind(value).name for value in np.unique(trace.events.event_kind)} for name, trace in found.items()
     }

@@ -104,6 +104,7 @@ def played(
     try:
         return workspace, list(runner.run(workspace, [block], lambda *_: None))
     finally:
+        runner.close()
         leave(workspace)
 
 
@@ -114,7 +115,8 @@ def test_no_step_of_one_is_taken_while_another_runs(
     """They start one by one, or at the same time."""
     pytest.importorskip("torch")
     monkeypatch.setattr(executor, "usable_cpus", lambda: 2)
-    workspace, runs = played(tmp_path, LocalExecutor(alternating=True, host=host))
+    monkeypatch.setattr(executor, "SPARE", 1 << 62)  # no second server for a round that does not follow
+    workspace, runs = played(tmp_path, LocalExecutor(alternating=True, host=host, forking=True))
     assert [(run.variant, run.failure, run.alternated) for run in runs] == [(BASELINE, "", True), (CONTROL, "", True)]
     first, second = (_running(workspace, run) for run in runs)
     assert not measure(first, second.start, second.end).any()
@@ -152,7 +154,7 @@ def test_a_job_on_a_device_rests_when_the_device_has_done_its_work(
     monkeypatch.setattr(executor, "SLICE", 0.03)
     monkeypatch.setattr(executor, "SPARE", 1 << 62)  # no second server for a round that does not follow
     text = textwrap.dedent(DEVICE) + textwrap.dedent(JOB) + "    work.put(None)\n"
-    workspace, runs = played(tmp_path, LocalExecutor(alternating=True), job_text=text, steps=150)
+    workspace, runs = played(tmp_path, LocalExecutor(alternating=True, forking=True), job_text=text, steps=150)
     assert [(run.variant, run.failure, run.alternated) for run in runs] == [(BASELINE, "", True), (CONTROL, "", True)]
     first, second = (_running(workspace, run) for run in runs)
     assert not measure(first, second.start, second.end).any()
