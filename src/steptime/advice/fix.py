@@ -21,7 +21,7 @@ class Promise(Enum):
     """Promise of a fix about the numbers of the training."""
 
     SAME_BITS = "the same losses, bit by bit"
-    SAME_CURVE = "a loss curve as another seed would give"
+    SAME_CURVE = "a loss curve like that of another seed"
     NEW_TRAINING = "another training"
     """Different training, such as another batch size or accumulation. Never adopted on the user's behalf."""
 

@@ -58,14 +58,15 @@ def bfloat_autocast(step: StepSummary, case: Case) -> Option | None:
     What it changes: Forward and loss run under torch.autocast with bfloat16; parameters, gradients and the optimizer
     stay in float32.
 
-    What it promises: A curve as another seed would give: products are rounded to 8 bits of mantissa, sums are kept in
-    float32.
+    What it promises: A loss curve like that of another seed: products are rounded to 8 bits of mantissa, sums are
+    kept in float32.
 
-    What it should gain: The compute category by the ratio of the machine's measured matrix rates, where it has bfloat16
-    and is faster with it; half of that is likely. On a device whose kernels are known, the products alone, each by the
-    rate of its own format; nothing, and no proposal, where all of them are in 16 bits. On a CPU, whose operators are
-    known, nine tenths of what the products gain by that ratio, and a fifth or so of the pointwise operators that move
-    bytes (half of the bytes, but casts cost). Without products, or units for bfloat16, it is not proposed there.
+    What it should gain: The compute category by the ratio of the machine's measured matmul rates, if bfloat16 is
+    faster there; half of that is likely. On a device whose kernels are known, only the matmuls gain, each by the
+    rate of its own dtype. If all of them are in 16 bits, the fix is not proposed. On a CPU whose operators are
+    known, nine tenths of the matmuls' gain by that ratio. Pointwise operators that memory bounds gain about a fifth
+    there (half of the bytes, but casts cost). Without matmuls, or without units for bfloat16, the fix is not
+    proposed on a CPU.
 
     When to leave it: When the job is not limited by matmuls, or its loss is sensitive (then keep that part in
     float32).
@@ -143,10 +144,11 @@ def tensor_float(step: StepSummary, case: Case) -> Option | None:
     What it changes: torch.set_float32_matmul_precision("high") before training: Tensor Cores take float32 products with
     10 bits of mantissa. CUDA devices from Ampere on.
 
-    What it promises: A curve as another seed would give: range and storage stay those of float32, products lose bits.
+    What it promises: A loss curve like that of another seed: range and storage stay those of float32, products lose
+    bits.
 
-    What it should gain: The products' kernels by the ratio of the two rates of the device, three quarters of it likely,
-    as far as the step is shorter by it: where the CPU decides the step, nothing.
+    What it should gain: The matmul kernels' time by the ratio of the device's two rates; three quarters of it is
+    likely. The step gains only as far as the device decides its length: nothing where the CPU does.
 
     When to leave it: When products must be exact to float32 (physics, solvers).
     """
@@ -191,10 +193,11 @@ def half_autocast(step: StepSummary, case: Case) -> Option | None:
     gradients do not vanish. CUDA devices only, and only those whose Tensor Cores are slower in bfloat16 or lack it
     (before Ampere).
 
-    What it promises: A curve as another seed would give: products are rounded to 11 bits of mantissa. A step whose
-    gradients overflow is lost, which happens in the first steps until the scale has settled.
+    What it promises: A loss curve like that of another seed: products are rounded to 11 bits of mantissa. A step
+    whose gradients overflow is lost, which happens in the first steps until the scale has settled.
 
-    What it should gain: The compute category by the ratio of the device's matrix rates; two fifths of that are likely.
+    What it should gain: The compute category by the ratio of the device's matmul rates; two fifths of that are
+    likely.
 
     When to leave it: When bfloat16 is as fast (RM301): it needs no scaling. When gradients are used otherwise between
     backward and step (clipping must unscale first).

@@ -99,19 +99,19 @@ def python_time(step: StepSummary, case: Case) -> Iterator[Finding]:
 
     What it means: The training thread runs Python or a library that is not torch: no operator, no kernel, no loader.
 
-    How we know: The lines of the training loop are timed exactly in a few steps; what is outside torch's operators,
-    the loader and the phases of the step is the line's own Python. On a CPU the breakdown's Python that they leave
-    belongs to functions inside of the phases (a hook, a module's forward): to the timed lines of those that were seen
-    to run no operators, and to the others in the proportion in which a step with stacks saw them outside of operators;
-    without one, to lines that were seen to run no operators. Where no step
-    was profiled, what is in operators is not known, and the lines are reported to be outside of forward, backward and
-    optimizer. Where lines could not be timed, the breakdown's Python represents all of them; a trace with stacks names
-    the functions that ran while the device idled.
+    How we know: The lines of the training loop are timed exactly in a few steps. A line's own Python is its time
+    outside of torch's operators, the loader and the phases of the step. On a CPU, the rest of the breakdown's
+    Python belongs to functions inside of the phases (a hook, a module's forward). Their timed lines that run no
+    operators count in full. Other lines count in the proportion in which a step with stacks saw them outside of
+    operators, and not at all without such a step. If no step was profiled, the time in operators is not known, and
+    the lines are reported to be outside of forward, backward and optimizer. If lines could not be timed, the
+    breakdown's Python represents all of them; a trace with stacks names the functions that ran while the device
+    idled.
 
-    What helps: Move it out of the loop, do it every n-th step, do it on whole arrays instead of item by item, or hand
-    it to another thread or process.
+    What helps: Move it out of the loop, do it every n-th step, use whole arrays instead of single items, or move it
+    to another thread or process.
 
-    When to ignore it: When the device is still busy meanwhile: then the breakdown has no host time and the rule does
+    When to ignore it: When the device is busy meanwhile: then the breakdown has no Python time and the rule does
     not fire.
     """
     times = [time for time in line_times(case.lines, case.phases) if time.line.role in LOOP_ROLES]
@@ -323,17 +323,18 @@ def _own_lines(paths: tuple[PathUse, ...]) -> dict[SourceLine, float]:
 def garbage_collection(step: StepSummary, garbage: GarbageUse, lines: tuple[LineUse, ...] = ()) -> Finding:
     """Python's garbage collector runs inside the step
 
-    What it means: A collection walks every container object of the process. With millions of objects alive (a list of
-    samples, a vocabulary, a graph of Python objects) each one takes tens of milliseconds, at moments that nothing in
-    the loop shows.
+    What it means: A collection visits every container object of the process. With millions of objects alive (a list
+    of samples, a vocabulary, a graph of Python objects) each collection takes tens of milliseconds, at moments that
+    nothing in the loop shows.
 
     How we know: Python calls back at the start and end of each collection; those in the training thread are timed.
 
-    What helps: gc.freeze() after set-up takes the long-lived objects out of every later collection; keep data in arrays
-    instead of lists of objects; or gc.disable() and a gc.collect() every few hundred steps. A gc.collect() that is
-    in the loop can nearly always go: tensors are freed by reference counts.
+    What helps: gc.freeze() after set-up excludes the long-lived objects from every later collection. Keep data in
+    arrays instead of lists of objects. Or call gc.disable(), and gc.collect() every few hundred steps. A
+    gc.collect() that is in the loop can nearly always go: tensors are freed by reference counts.
 
-    When to ignore it: When cycles hold large tensors and memory is short: then the collector is what frees them.
+    When to ignore it: When reference cycles hold large tensors and memory is short: then the collector is what
+    frees them.
     """
     collecting = [line for line in lines if line.garbage > 0 and line.role != "evaluation"]
     often = [line for line in collecting if line.garbage <= BY_CHANCE * garbage.collections]
@@ -362,12 +363,12 @@ def logging_in_step(step: StepSummary, lines: tuple[LineUse, ...], case: Case) -
     How we know: The lines of the loop are timed exactly; the line was seen to call print, logging, a writer, a tracker
     or a file.
 
-    What helps: Log every n-th step; keep running sums on the device and read them only when they are logged; let the
-    handler write from a queue in another thread; do not flush each line. Lightning's self.log does most of its work in
-    each call, whatever the Trainer's log_every_n_steps says: call it for every n-th batch only.
+    What helps: Log every n-th step. Keep running sums on the device and read them only when they are logged. Let
+    the handler write from a queue in another thread, and do not flush each line. Lightning's self.log does most of
+    its work in each call, whatever the Trainer's log_every_n_steps: call it for every n-th batch only.
 
-    When to ignore it: When steps are so rare that each of them is worth a line; where Lightning's mean over an epoch
-    (on_epoch=True) must be of every batch.
+    When to ignore it: When steps are so long that each of them is worth a line; when Lightning's mean over an epoch
+    (on_epoch=True) must include every batch.
     """
     for time in line_times(lines, case.phases):
         if time.line.role != "evaluation" and line_kind(time.line.calls) is LineKind.LOGGING:
@@ -402,13 +403,13 @@ def checkpoint_in_step(step: StepSummary, case: Case, segments: tuple[SegmentUse
     What it means: torch.save serialises parameters and optimizer state in the training thread and writes them to disk,
     so often that every step pays for it.
 
-    How we know: Each torch.save in the training thread is timed as a segment of its own; their total, spread over the
-    steps, can be saved. Where every step saves, the time in torch.save of its line is. The line is the one of the
-    loop that holds the call. Saves that become longer, by half or more and steadily, hold something that grows.
+    How we know: Each torch.save in the training thread is timed as a segment of its own; their total, divided by
+    the steps, can be saved. If every step saves, the time of its line in torch.save can. The line is the one of the
+    loop that makes the call. If saves become longer, steadily and by half or more, they save something that grows.
 
-    What helps: Save only what is new since the last save, or what grows apart and rarely. Save less often; copy the
-    state to the CPU and write it from another thread or process (torch.distributed.checkpoint.async_save does both);
-    save the optimizer's state less often than the parameters.
+    What helps: Save less often. Save only what is new since the last save. Copy the state to the CPU and write it
+    from another thread or process (torch.distributed.checkpoint.async_save does both). Save the optimizer's state
+    less often than the parameters.
 
     When to ignore it: When the machine may vanish at any time and a step is expensive.
     """
@@ -460,10 +461,11 @@ def metrics_in_step(step: StepSummary, lines: tuple[LineUse, ...], case: Case) -
     element, or with a library that runs on the CPU.
 
     How we know: The lines of the loop are timed exactly. This line called item, tolist or numpy of a tensor, a
-    metrics library, or a function named like a metric, an accuracy or a score. A line that draws from a distribution
-    reads an action, no metric. On an accelerator only its Python counts here; ST303 reports waits for the device.
+    metrics library, or a function named like a metric, an accuracy or a score. A line that draws from a
+    distribution reads an action, not a metric. On an accelerator only the line's Python counts here; ST303 reports
+    waits for the device.
 
-    What helps: Compute them every n-th step or at evaluation. Accumulate tensors with torch operations and read
+    What helps: Compute metrics every n-th step or at evaluation. Accumulate tensors with torch operations and read
     them once. Replace loops over elements by one comparison of whole tensors.
 
     When to ignore it: When training itself depends on the value (early stopping within an epoch, curriculum).
@@ -489,13 +491,13 @@ def list_conversion(step: StepSummary, lines: tuple[LineUse, ...], case: Case) -
     What it means: torch.tensor(list) reads every element as a Python object; given a list of NumPy arrays it does so
     too, and is some hundred times slower than a copy.
 
-    How we know: The lines of the loop are timed exactly; the line was seen to call torch.tensor and no function of
-    NumPy, and takes longer than copying an array would. The time of the user's own functions that the line calls is not
-    its own: making the elements is another matter than making a tensor of them.
+    How we know: The lines of the loop are timed exactly. The line was seen to call torch.tensor and no function of
+    NumPy, and takes longer than copying an array would. The time in your own functions that the line calls does not
+    count: making the elements is not making a tensor of them.
 
-    What helps: torch.from_numpy(np.stack(arrays)) for a list of arrays; keep the data as one array from the start and
-    index it. A mask or positions in a model's forward: make them once, in __init__, with register_buffer; what depends
-    on the batch by torch.arange, torch.tril and comparisons.
+    What helps: torch.from_numpy(np.stack(arrays)) for a list of arrays; keep the data as one array from the start
+    and index it. A mask or positions in a model's forward: make them once, in __init__, with register_buffer. If
+    they depend on the batch, use torch.arange, torch.tril and comparisons.
 
     When to ignore it: When the argument is one large array and the time is that of its copy: then torch.from_numpy
     saves the copy.
@@ -519,16 +521,16 @@ def outside_model(step: StepSummary, lines: tuple[LineUse, ...], case: Case) -> 
     of each step, in Python or in operators. No rule knows what it does; this one shows where it is.
 
     How we know: The lines of the loop, and of your functions that it calls, are timed exactly in a few steps. Time
-    outside of the loader, forward, backward and update belongs to the line, with its operators and, as far as a
-    step with stacks shows them, their backward. By the names that the loop binds and reads, a line of it may be on the
-    way from the model, or from parameters of your own, to backward(). Loss functions of torch do not count: every
-    training needs one. A model that trains and is called again without gradients in the same steps counts. An update
-    written by hand does not (see ST505). Where the loss goes through it, as through a forward() that is called by its
-    name, the work has to be done: of the time outside of matmuls and convolutions, a twentieth surely goes, a third
-    likely.
+    outside of the loader, forward, backward and update belongs to the line, with its operators. Their backward
+    does, too, as far as a step with stacks shows it. The names that the loop binds and reads show whether a line
+    may lead from the model, or from parameters of your own, to backward(). Loss functions of torch do not count:
+    every training needs one. A model that trains and is called again without gradients in the same steps counts. An
+    update written by hand does not (see ST505). If the loss depends on the line, as on a forward() that is called
+    by its name, the work is needed. Of its time outside of matmuls and convolutions, a twentieth can surely be
+    saved, a third likely.
 
     What helps: Ask whether each step needs it. Do it every n-th step, do it once before the loop, or reuse what the
-    step has computed. If the loss goes through it, each step needs it: use torch.compile on that function, or
+    step has computed. If the loss depends on it, each step needs it: use torch.compile on that function, or
     ready-made operators.
 
     When to ignore it: When it is the point of the training (a loss of your own that must be that large).
