@@ -188,7 +188,7 @@ def short_kernel(name: str) -> str:
 def moving(operators: Iterable[OperatorUse], machine: MachineUse | None) -> list[OperatorUse]:
     """Memory-bound pointwise operators of the model, without the optimizer's.
 
-    The bandwidth is that of a copy, or what plain operators reach here if that is less: newly allocated tensors are
+    The bandwidth is that of a copy, or what plain operators reach here if that is less. Newly allocated tensors are
     slow to write (4 to 8 GB/s where a copy reached 41), whatever is computed."""
     waiting = (use for use in operators if use.bound == "memory" and use.phase != "optimizer")
     pointwise = [use for use in waiting if plain_name(use.name) in POINTWISE]

@@ -325,8 +325,8 @@ def gpu_busy(
     steps: Steps, usual: Int64, telemetry: Sequence[TelemetrySample], own: Sequence[DeviceFacts]
 ) -> float | None:
     """Fraction of the steady steps in which a kernel ran on the process's own GPUs, by the driver (NVML's
-    utilization.gpu, over up to a second before each sample); None for fewer than three samples in these steps alone. A
-    job's start does not count."""
+    utilization.gpu, over up to a second before each sample). None for fewer than three samples that lie in these steps.
+    A job's start does not count."""
     start, end = int(steps.start[usual[0]]), int(steps.end[usual[-1]])
     inside = [each for each in telemetry if start < each.monotonic_ns <= end][1:]  # the first covers what was before
     shares = [

@@ -1,8 +1,8 @@
 """A roofline: what the kernels of a step reached, against what the machine could. The room's central type.
 
-An operator's work belongs to the kernels that it launched, never twice: FLOPs and bytes of a product go to the kernels
-that multiply (in proportion to their time, where there are several), not to those that lay out its inputs; the bytes of
-other operators to all their kernels by time.
+An operator's work belongs to the kernels that it launched, never twice. FLOPs and bytes of a matmul go to the kernels
+that multiply (in proportion to their time, if there are several), not to those that lay out its inputs. The bytes of
+other operators go to all their kernels by time.
 """
 
 from __future__ import annotations
@@ -241,8 +241,8 @@ def _group_at_peaks(
     """(groups, their examples, number in BOUNDS for each kernel, machine with peaks raised to what the groups reached).
 
     A peak is too low if it was measured under other load or with a worse kernel than the job's. A datasheet's peak is
-    only raised to what the whole step reached: a single kernel above it does other work than is counted, or uses a
-    dtype that its name does not say."""
+    only raised to what the whole step reached. A single kernel above it does work that is not counted, or uses a dtype
+    that its name does not show."""
     machine = steps.machine
     groups, examples, bounds = _grouped(steps, members, machine)
     if machine is None:

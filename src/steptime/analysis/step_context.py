@@ -47,7 +47,7 @@ class StepContext(Referable):
 
     @property
     def links(self) -> Links:
-        """How the trace's events hang together, with the step of each."""
+        """Links between the trace's events, with the step of each."""
         return link(self.trace, self.boundaries)
 
     @property

@@ -240,7 +240,7 @@ def _between(marked: Bool, after: Int64, until: Int64) -> Bool:
 
 
 def _assign_earlier(history: AllocationHistory, owner: Codes) -> None:
-    """Assigns owners to blocks from before the recording, by size, in place: a model's parameters, its gradients and
+    """Assigns owners to blocks from before the recording, by size, in place. A model's parameters, its gradients and
     each slot of optimizer state are equally many blocks of the same sizes.
 
     The sizes of one such set are those of the gradients, else of a slot of the optimizer state. The first set is

@@ -1,9 +1,9 @@
 """Signs in a call stack about an allocation: whose code asked for it, in which part of the step, and what autocast does
 with the operator that asked.
 
-All that this room knows of PyTorch's own files by name is here. Operators are known from the C++ frames of a
-snapshot (`context="all"`, `stacks="all"`) and from a trace; a stack of Python alone names only torch's own modules and
-functions by their names.
+All that this room knows of PyTorch's own files by name is here. Operators are known from the C++ frames of a snapshot
+(`context="all"`, `stacks="all"`) and from a trace. A stack of Python alone shows only torch's own modules and functions
+by name.
 """
 
 from __future__ import annotations

@@ -416,7 +416,7 @@ def _facts(
     padded: list[tuple[float, int, float]],
     fills: dict[int, tuple[str, int, str]],
 ) -> list[tuple[str, dict[str, Any]]]:
-    """Returns what is to be written. seen: numbers of steps and of forwards that were looked at."""
+    """Returns the facts to write. seen: numbers of steps and of forwards that were looked at."""
     facts: list[tuple[str, dict[str, Any]]] = [
         ("site", {**seen, "name": name, "device": device, "count": count, "site": sites.line_at(place)})
         for (name, device, _, _), (count, place) in called_at.items()

@@ -198,7 +198,7 @@ def optimizer_facts(optimizer: Any, number: int) -> dict[str, Any]:
 
 
 def _options(group: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
-    """The options of a group of parameters, without what is in tensors or belongs to one parameter."""
+    """The options of a group of parameters, without tensors and options of single parameters."""
     plain = {key: value for key, value in group.items() if type(value) in (bool, int, float, str, tuple, type(None))}
     return tuple(sorted((key, repr(value)) for key, value in plain.items()))
 

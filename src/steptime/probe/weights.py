@@ -1,7 +1,7 @@
-"""Whether parameters have changed since the last backward pass, in a job without optimizers: several passes with the
-same parameters are parts of one step (conjugate gradients, a line search, a penalty).
+"""Changes of parameters since the last backward pass, in a job without optimizers. Several passes with the same
+parameters are parts of one step (conjugate gradients, a line search, a penalty).
 
-Of a few small parameters in main memory the first bytes are compared; nothing is held.
+The first bytes of a few small parameters in main memory are compared; no object is kept alive.
 """
 
 from __future__ import annotations

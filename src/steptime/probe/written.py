@@ -1,6 +1,5 @@
-"""Whether the weights of models are written in the run: a copy that follows a trained model now and then is not frozen.
-
-Of each model the first bytes of its smallest parameters are compared, at looks that lie further and further apart.
+"""Models whose weights are written in the run: a copy that follows a trained model every n steps is not frozen. The
+first bytes of each model's smallest parameters are compared, at growing intervals.
 """
 
 from __future__ import annotations

@@ -254,7 +254,7 @@ class SampleFacts:
 @dataclass(frozen=True, slots=True)
 class RepeatedLine:
     """A line that computed what it had computed before. outer: the line that calls its function, depth: how many
-    functions run then. evaluations: per step; again: of those behind the first step, per step, that gave what was there
+    functions run then. evaluations: per step; again: those after the first step, per step, whose result was there
     before, in `duration` ns, `with_graph` of it with results that backward goes to; results: different ones. called:
     package's function that gave them, "" for the line itself. first, asker: lines of one call that ask in one step."""
 
@@ -274,7 +274,8 @@ class RepeatedLine:
 
 @dataclass(frozen=True, slots=True)
 class WholeRead:
-    """What a line reads whole in each evaluation: the container of this name, or the file ("file") that it names."""
+    """Object that a line reads whole in each evaluation: the container of this name, or the file ("file") that it
+    names."""
 
     name: str
     kind: str
@@ -392,7 +393,7 @@ class UnreadFacts:
 
 @dataclass(frozen=True, slots=True)
 class UseFacts:
-    """What becomes of gradients and of results of modules within `steps` steps."""
+    """Fate of gradients and of results of modules within `steps` steps."""
 
     steps: int
     passes: tuple[PassFacts, ...] = ()
@@ -546,7 +547,7 @@ class EvaluatedFacts:
 
 @dataclass(frozen=True, slots=True)
 class LossFacts:
-    """Whether the first losses that backward started on were divided or multiplied by something."""
+    """Scaling of the first losses that backward started on: divided or multiplied by something, or not."""
 
     divided: bool
 
@@ -673,7 +674,7 @@ class DeviceSample:
         return f"GPU{number}" + (f" ({'-'.join(self.uuid.split('-')[:2])})" if self.uuid else "")
 
     def of(self, devices: Sequence[DeviceFacts]) -> bool:
-        """True if it is of one of these devices, or of an unknown one."""
+        """True if the sample is of one of these devices, or of an unknown one."""
         return not self.uuid or self.uuid.partition("-")[2] in {device.uuid for device in devices}
 
 

@@ -128,12 +128,13 @@ def seen(losses: Losses) -> bool:
 def within_band(variant: Mapping[int, Losses], baselines: Mapping[int, Losses]) -> bool:
     """True if the variant's mean losses over the last quarter agree with the job's. Both arguments: losses by seed.
 
-    With one seed, the loss must be in the 95 % prediction interval of the baselines'. With several, the means must not
-    differ beyond chance, estimated from the spread of seeds and, with at least LEAST_PAIRS common seeds, from that of
-    the pairs' differences: two equal trainings from one seed differ little. The check repeats after each round, so the
-    interval is that of `student(looks=True)`. Differences below SLIGHT deviations of the seeds pass, because rounding
-    in a low-precision dtype shifts all losses a little. Equal baselines make a band of zero width. A non-finite loss is
-    outside unless a baseline has one, too. Raises ValueError for fewer than LEAST_SEEDS baselines."""
+    With one seed, the loss must be in the 95 % prediction interval of the baselines'. With several seeds, the means
+    must not differ beyond chance. Chance is estimated from the spread of seeds and, with at least LEAST_PAIRS common
+    seeds, from the spread of the pairs' differences: two equal trainings from one seed differ little. The check repeats
+    after each round, so the interval is that of `student(looks=True)`. Differences below SLIGHT deviations of the seeds
+    pass, because rounding in a low-precision dtype shifts all losses a little. Equal baselines make a band of zero
+    width. A non-finite loss is outside unless a baseline has one, too. Raises ValueError for fewer than LEAST_SEEDS
+    baselines."""
     if len(baselines) < LEAST_SEEDS:
         raise ValueError(f"a band needs {LEAST_SEEDS} baselines, not {len(baselines)}")
     count = min(len(each) for each in (*variant.values(), *baselines.values()))

@@ -319,8 +319,8 @@ def _shapes(run: Run, references: Sequence[Run]) -> str:
 
 
 def _as_much(one: StepWork, other: StepWork, backwards: bool) -> bool:
-    """True if two steps train on as much: the same tensors, maybe in other micro-batches; or the same calls, some
-    without a backward; or some of the tensors, the largest among them. backwards: True if both have as many
+    """True if two steps train on equally much: the same tensors, maybe in other micro-batches; or the same calls, some
+    without a backward; or some of the tensors, including the largest. backwards: True if both have as many
     backwards."""
     mine, theirs = set(one.inputs), set(other.inputs)
     if _rows(one) == _rows(other) or not mine or not theirs or (mine == theirs and backwards):

@@ -22,7 +22,7 @@ DEAR = 20_000.0
 MEMORY = 0.5
 """Fraction of the memory that was to be had when training began: the rest is for what training itself holds later."""
 LONGEST = 60e9
-"""ns of making all items in which a trial can still be taken: each of its processes makes them anew."""
+"""ns of making all items in which a trial can still be taken: each of its processes makes them again."""
 PLAIN = "[{value}[index] for index in range(len({value}))]"
 ONCE = "[samples[index] for samples in [{value}] for index in range(len(samples))]"
 """The dataset itself is made once."""
@@ -88,7 +88,11 @@ def cached_items(step: StepSummary, loader: LoaderUse, case: Case) -> Option | N
     if fits:
         advice = f"Make the items once and keep them: {reported}, which is too long for a trial here."
         return Option(label, edit=Snippet(EXAMPLE, loader.site), advice=advice)
-    had = f"half of the {format_bytes(room)} that were to be had" if room is not None else "what is known to be there"
+    had = (
+        f"half of the {format_bytes(room)} that were free"
+        if room is not None
+        else "the memory that is known to be free"
+    )
     advice = f"Make each item once and keep it on the disk: all of them take {format_bytes(needed)}, more than {had}."
     return Option("items kept on the disk", edit=Snippet(ON_DISK, loader.item_site or loader.site), advice=advice)
 

@@ -31,7 +31,7 @@ LIKELY_COMPILED_MODEL = 2 / 3
 """Fraction of the dispatching: fused code still launches, and a graph break leaves all of it. And of the pointwise
 operators: three in one save two writes and two reads of six (the optimizer's stay outside). By the profiler, 0.65 and
 0.72 of what they took went on a CPU (the planted jobs `pointwise_chain` and `large_tensors`, torch 2.13); a job that
-compiles each length of its sequences anew lost a third of its speed (benchmarks/results/fixes-epyc-2cpu.md)."""
+compiles each length of its sequences again lost a third of its speed (benchmarks/results/fixes-epyc-2cpu.md)."""
 LIKELY_ON_CPU = 0.9
 """Fraction of the dispatching on a CPU, which is all that small operators take there: four trials of the planted job
 `small_operators` reached 0.94 to 1.13 of it."""
@@ -348,7 +348,7 @@ def captured_step(step: StepSummary, case: Case) -> Iterator[Option]:
 
 
 def _one_launch(case: Case) -> Estimate | None:
-    """What the step's replay as one launch saves, ns."""
+    """Savings of the step's replay as one launch, ns."""
     predictions = case.replay.predictions if case.replay is not None else ()
     return next((each.saved for each in predictions if each.change == "one graph launch"), None)
 

@@ -352,7 +352,7 @@ def deferred_item(sites: tuple[SiteUse, ...]) -> Option | None:
         return None
     sums = [each for each in waiting if SUM.match(each.source.text)]
     site = max(sums or waiting, key=lambda each: each.calls)
-    advice = f"Keep the value of {site.name}() on the device and read it every so many steps."
+    advice = f"Keep the value of {site.name}() on the device and read it every n-th step."
     snippet = Snippet(EXAMPLE_DEFERRED_ITEM, site.source)
     if not sums or site.device == "mps":  # which has no float64
         return Option(f"{site.name}() deferred", edit=snippet, advice=advice)
@@ -531,7 +531,7 @@ def _size_in(reason: str, dimension: int) -> tuple[int, ...]:
 
 
 def _buckets(sizes: Sequence[int], count: int) -> tuple[tuple[int, ...], float]:
-    """So many bounds for sizes in ascending order that pad least, as a share of what is padded; each size counts
+    """So many bounds for sizes in ascending order that pad least, as a share of the padded size; each size counts
     alike."""
     ends = [-(-size // MULTIPLE) * MULTIPLE for size in sizes]
     best: dict[tuple[int, int], tuple[int, tuple[int, ...]]] = {(0, 0): (0, ())}

@@ -73,7 +73,7 @@ def _edit_fused_optimizer(uses: Sequence[OptimizerUse], name: str, example: str)
 
 
 def _better(use: OptimizerUse, device: str) -> str:
-    """ "fused" or "foreach", "" where there is nothing better than what is in force."""
+    """ "fused" or "foreach", "" if nothing is better than the current one."""
     if use.fused:
         return ""
     if use.type in FUSABLE:

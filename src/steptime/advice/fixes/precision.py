@@ -165,8 +165,8 @@ def tensor_float(step: StepSummary, case: Case) -> Option | None:
 
 
 def _by_rate(case: Case, dtype: str, likely: float, sure: float, casts: float) -> Estimate | None:
-    """Of the products, by their rates in a format and in their own, or of all computing where the kernels do not say;
-    as far as the step gets shorter by it. None where the format is no faster. casts: as of `of_kernels`."""
+    """Savings of the matmuls, by their rates in a dtype and in their own, or of all compute if the kernels are unknown,
+    as far as they shorten the step. None if the dtype is no faster. casts: as of `of_kernels`."""
     rates = dict(case.machine.rates) if case.machine is not None else {}
     fast, full, compute = rates.get(dtype), rates.get("float32"), named(case.categories, "compute")
     if (wide := _wide_products(case, dtype)) is not None:

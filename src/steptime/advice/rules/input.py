@@ -124,7 +124,8 @@ def input_wait(step: StepSummary, categories: tuple[CategoryUse, ...], case: Cas
 
 
 def _augmenting(case: Case) -> tuple[str, ...]:
-    """What augmentation on the device would take off the loader: lines that are named so, of a job on a device."""
+    """Evidence on augmentation that could move from the loader to the device: lines of calls named so, in a job on a
+    device."""
     if case.step.device == "cpu":
         return ()
     found = [path for path in case.paths if path.part == "input" and any(map(_augments, path.lines))]
@@ -265,9 +266,7 @@ def _hot_line(case: Case) -> str:
     for line, most in spent.most_common(1):
         share = ratio(most, spent.total())
         if share >= HOT_LINE:
-            return (
-                f" {format_source(line)} takes {format_share(share)} of it: what it does alike for each item, do once."
-            )
+            return f" {format_source(line)} takes {format_share(share)} of it: do once what is the same for each item."
     return ""
 
 
@@ -288,7 +287,7 @@ def _advice_on_more(loader: LoaderUse, model: Supply) -> str:
 
 
 def _room(loader: LoaderUse, model: Supply) -> str:
-    """Why no more, or why so many."""
+    """Reason for the advised number of workers."""
     if loader.busy is None:
         return f"at most the {usable_text(loader)}: this recording has no CPU times of the items"
     if model.best > loader.usable_cpus:
@@ -375,7 +374,7 @@ def workers_restarted(loader: LoaderUse) -> Finding | None:
     kept = loader.persistent_workers and not loader.made_anew
     if not loader.workers or kept or start is None or not steps or not loader.starts:
         return None
-    behind = f" and slows the steps behind by {format_duration(loader.settling)}" if loader.settling else ""
+    behind = f" and slows the next steps by {format_duration(loader.settling)}" if loader.settling else ""
     takes = f"takes {format_duration(start.value)}{behind}, again every {steps:.0f} steps"
     summary = f"Ending and starting {loader.workers} workers {takes}"
     saving = scaled(more(start, loader.settling), 1 / steps)

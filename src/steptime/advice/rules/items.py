@@ -77,7 +77,7 @@ def avoidable_item_work(step: StepSummary, loader: LoaderUse, paths: tuple[PathU
         modelled(LIKELY * saved, SURE * saved, loader.wait.high, loader.wait.samples),
         category="input",
         source=source,
-        evidence=(*filter(None, (source.text,)), f"That is {format_share(part)} of the making of a batch."),
+        evidence=(*filter(None, (source.text,)), f"That is {format_share(part)} of the time to make a batch."),
     )
 
 
@@ -108,7 +108,7 @@ def _calls(line: SourceLine, case: Case) -> tuple[str, str, float]:
 
 
 def _workers(case: Case, loader: LoaderUse) -> str:
-    """What more workers would do for it, where they would help."""
+    """Sentence on what more workers would save, if they help."""
     model = supply(case, loader)
     if model is None or loader.in_memory_tensors or model.best <= loader.workers:
         return ""

@@ -87,11 +87,11 @@ COPIES_OF = {
     ),
     "PtoP": (
         "between devices",
-        "Place what works together on one device, or copy on a stream of its own while kernels run.",
+        "Put tensors that are used together on one device, or copy on a stream of its own while kernels run.",
     ),
     "memset": (
         "that fill memory",
-        "Allocate with empty() what is overwritten anyhow, and zero_grad(set_to_none=True).",
+        "Use empty() for tensors that are overwritten anyway, and zero_grad(set_to_none=True).",
     ),
 }
 """Kinds of copies that are examined here, in words, and what to do; those to the device are the batch's, ST107."""
@@ -278,7 +278,7 @@ def _usual(operators: Iterable[OperatorUse]) -> Iterator[OperatorUse]:
 
 
 def _copies(uses: Sequence[OperatorUse | KernelUse], kind: str, time: float, step: StepSummary) -> str:
-    """How many they are, what they take and move."""
+    """Summary of copies: number, time and bytes."""
     moved = sum(use.bytes or 0.0 for use in uses)
     takes = f"{sum(use.calls for use in uses):.0f} {kind} take {in_step(time, step)}"
     return takes + (f", moving {format_bytes(moved)}" if moved else "")
@@ -480,10 +480,10 @@ def dominant_operator(step: StepSummary, operators: tuple[OperatorUse, ...], cas
     summary = f"{name} takes {in_step(time, step)}, more than any other operator"
     lost = above_peaks(uses)
     if all(use.at_roofline is not None for use in uses) and ratio(lost, time) >= 1 - REACHABLE:
-        advice = "It stays far below its upper bound: try another layout, dtype or implementation of it."
+        advice = "It runs far below the machine's peak: try another layout, dtype or implementation of it."
         saving = modelled(lost, 0.3 * lost, lost, step.steady)
         return replace(about_kernels(dominant_operator, uses, summary, advice, saving), weight=Weight.FINDING)
-    advice = "It runs near its upper bound: only less work, or a cheaper dtype, makes it faster."
+    advice = "It runs near the machine's peak: only less work, or a cheaper dtype, makes it faster."
     if any(use.at_roofline is None for use in uses):
         advice = "Look at this operator first."
     evidence = tuple(map(as_evidence, longest(uses)))
@@ -648,21 +648,21 @@ def work_without_gradient(step: StepSummary, operators: tuple[OperatorUse, ...],
     if (model := _called_besides(case, alone)) is not None:
         often = f"{model.path} runs {model.calls:.3g} times per step, and not every result reaches the loss"
         summary = f"{often}: {in_step(spent, step)}"
-        advice = "For a metric use the outputs that the loss is made of, or look every n-th step under torch.no_grad()."
+        advice = "For a metric, reuse the loss's outputs, or compute it every n-th step under torch.no_grad()."
         return work_without_gradient.finding(summary, advice, saving, category="compute", source=source)
     if sum(use.unreached for use in alone) >= MOSTLY_UNREACHED * sum(use.duration for use in alone):
         summary = f"Forward computes what no loss uses: {in_step(spent, step)}: {names}"
-        advice = "Leave it out of the training step, or compute it where you look at it, under torch.no_grad()."
+        advice = "Leave it out of the training step, or compute it where you need it, under torch.no_grad()."
         return work_without_gradient.finding(summary, advice, saving, category="compute", source=source)
-    summary = f"Operators of forward that no gradient flows through take {in_step(spent, step)}: {names}"
+    summary = f"Forward operators that get no gradient take {in_step(spent, step)}: {names}"
     advice = (
-        "What does not depend on the batch: compute it once (register_buffer). Else: once a sample, in the dataset."
+        "If they do not depend on the batch, compute them once (register_buffer); else once per sample, in the dataset."
     )
     return work_without_gradient.finding(summary, advice, saving, category="compute", source=source)
 
 
 def _is_periodic(case: Case, alone: Sequence[OperatorUse]) -> bool:
-    """True if most of it runs every so many steps only: ST905 says what and where."""
+    """True if most of the operator's time is in every n-th step: ST905 reports it."""
     periodic = sum(use.duration for use in alone if case.period is not None and use.name in case.period.alone)
     return 2 * periodic > sum(use.duration for use in alone)
 
@@ -685,7 +685,7 @@ def _called_besides(case: Case, alone: Sequence[OperatorUse]) -> ModuleUse | Non
 def parametrization_again(step: StepSummary, modules: tuple[ModuleUse, ...], case: Case) -> Iterator[Finding]:
     """A parametrized weight is computed several times in one forward
 
-    What it means: torch.nn.utils.parametrize computes a weight (orthogonal, symmetric, normalized) anew on each
+    What it means: torch.nn.utils.parametrize computes a weight (orthogonal, symmetric, normalized) again on each
     access. A cell that runs once per time step accesses it each time, though it cannot change within the step;
     backward goes through every computation.
 
@@ -704,7 +704,7 @@ def parametrization_again(step: StepSummary, modules: tuple[ModuleUse, ...], cas
         spent = use.share * step.duration.value
         again = spent * (1 - 1 / times)
         owner = use.path.replace(".parametrizations.", ".")
-        summary = f"{owner} is computed {times:.0f} times a forward: {in_step(spent, step)}"
+        summary = f"{owner} is computed {times:.0f} times per forward: {in_step(spent, step)}"
         looping = [line for line in case.lines if line.role == "forward" and line.hits >= times]
         source = max(looping, key=lambda line: line.duration.value).source if looping else None
         advice = "Wrap the forward in torch.nn.utils.parametrize.cached(), so that the weight is computed once."
@@ -733,6 +733,6 @@ def graph_again(step: StepSummary, backward_again: Estimate, lines: tuple[LineUs
         return None
     backwards = [line.source for line in lines if line.role == "backward"]
     source = min(backwards, key=lambda line: line.place, default=None)
-    summary = f"Backward goes through a graph that it has gone through before: {in_step(backward_again.value, step)}"
-    advice = "detach() what the first loss must not train, without retain_graph; or add the losses and go through once."
+    summary = f"Backward runs through the same graph again: {in_step(backward_again.value, step)}"
+    advice = "detach() what the first loss must not train, without retain_graph; or add the losses for one backward."
     return graph_again.finding(summary, advice, capped(backward_again, step.duration), source=source)

@@ -150,7 +150,7 @@ def background_load(contention: Contention) -> Finding | None:
 
 
 ALIKE = (
-    "Draw items of like size together (sort a pool by length, then batch neighbours): each is filled up to the longest "
+    "Draw items of like size together (sort a pool by length, then batch neighbours): each is padded to the longest "
     "of its batch."
 )
 
@@ -257,7 +257,7 @@ def unrecorded_work(step: StepSummary, categories: tuple[CategoryUse, ...]) -> F
     lost = named(categories, "unrecorded")
     if lost is None or ratio(lost.duration.value, step.duration.value) < LEAST_UNRECORDED:
         return None
-    summary = f"The device was at work that was not recorded: {in_step(lost.duration.value, step)}"
+    summary = f"The device did work that was not recorded: {in_step(lost.duration.value, step)}"
     return unrecorded_work.finding(summary, how_to_record(step))
 
 
@@ -280,7 +280,7 @@ def graph_capture(step: StepSummary) -> Finding | None:
     if graphs is None or ratio(graphs.capturing, step.duration.value) < LEAST_CAPTURING:
         return None
     captured = format_count(graphs.captures, "graph")
-    summary = f"{captured} captured here, in which launches run nothing: {in_step(graphs.capturing, step)}"
+    summary = f"{captured} captured here; its launches run nothing:  {in_step(graphs.capturing, step)}"
     return graph_capture.finding(summary, "Trace later steps, which launch the graph: a capture is paid once.")
 
 
@@ -309,7 +309,7 @@ def graph_launches(step: StepSummary) -> Finding | None:
     reported = f"{kernels} came from {launched}" + (
         f"; {graphs.empty:.3g} left none in the trace" if graphs.empty else ""
     )
-    advice = "Their operators, shapes and lines are in a trace of the job without graphs."
+    advice = "Trace the job without graphs to see their operators, shapes and lines."
     return graph_launches.finding(reported if graphs.kernels else lost, advice)
 
 
@@ -374,7 +374,7 @@ def _too(held: Sequence[GpuUse], worst: GpuUse) -> str:
 
 
 def _part_of_link(use: GpuUse) -> float:
-    """Its bandwidth, as a part of what device and slot can do; 1 where it is unknown."""
+    """Link bandwidth as a fraction of what device and slot can do; 1 if unknown."""
     if not (use.width and use.max_width and use.generation and use.max_generation):
         return 1.0
     return use.width / use.max_width * 2.0 ** (use.generation - use.max_generation)
@@ -454,7 +454,7 @@ def narrow_link(step: StepSummary, gpus: tuple[GpuUse, ...], case: Case) -> Find
     together. The best of the samples in which the GPU was at work counts, because an idle link is slowed down to save
     power. The savings are the part of the exposed copies that the full link would take off.
 
-    What helps: Another slot; the card seated anew; the slot's lanes and generation in the firmware; another node.
+    What helps: Another slot; the card reseated; the slot's lanes and generation in the firmware; another node.
 
     When to ignore it: When hardly anything is copied: then it is reported as a note.
     """

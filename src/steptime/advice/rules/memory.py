@@ -121,7 +121,7 @@ def _found_keeping(holder: HolderUse, holders: Sequence[HolderUse]) -> Finding:
 
 def _kept(holder: HolderUse) -> str:
     """Objects that one holder holds on to, as evidence."""
-    named = f"The {holder.kind} {holder.name}" if holder.kind else "Something that was not found"
+    named = f"The {holder.kind} {holder.name}" if holder.kind else "An unknown object"
     if holder.entries and not holder.tensors:
         most = f", up to {holder.most:,}" if holder.most is not None else ""
         return f"{named} grows by {holder.entries:,.0f} entries with every step{most}."
@@ -133,7 +133,7 @@ def _kept(holder: HolderUse) -> str:
 
 def _advice(holder: HolderUse | None) -> str:
     if holder is None:
-        return "Nothing that Python keeps was seen to grow: look for buffers of extensions, loaders and loggers."
+        return "No Python object was seen to grow: look for buffers of extensions, loaders and loggers."
     name = holder.name or "it"
     if holder.kind == "gradient of":
         return (
@@ -141,17 +141,17 @@ def _advice(holder: HolderUse | None) -> str:
         )
     if holder.kind == "cycle":
         return (
-            "itertools.cycle keeps every item of its first pass to give it again: write a generator that starts the "
-            "loader anew (while True: yield from loader)."
+            "itertools.cycle keeps every item of its first pass to repeat it: write a generator that restarts the "
+            "loader (while True: yield from loader)."
         )
     if holder.kind == "cache" and holder.most is None:
         return limit_of_cache(name)
     if holder.kind == "hook":
-        return f"The hook keeps what it is given in {name}: keep less, or remove it with handle.remove()."
+        return f"The hook stores its arguments in {name}: store less, or remove it with handle.remove()."
     if holder.graph:
         return f"Keep what {name} needs without its graph: .detach(), or .item() once in a while."
     if holder.most is not None:
-        return f"{name} has a limit: see whether what it will hold then fits into memory."
+        return f"{name} has a limit: check that it fits into memory when full."
     return f"Empty {name}, or keep less in it."
 
 
@@ -196,9 +196,9 @@ def memory_near_capacity(memory: MemoryUse) -> Finding | None:
     peak, capacity = memory.peak, memory.capacity
     if not capacity or peak < NEAR * capacity:
         return None
-    share = f"{format_share(peak / capacity)} of the {format_bytes(capacity)} that there are"
+    share = f"{format_share(peak / capacity)} of the {format_bytes(capacity)} available"
     summary = f"The peak of {format_bytes(peak)} is {share}"
-    return memory_near_capacity.finding(summary, "See with steptime memory what would free how much.")
+    return memory_near_capacity.finding(summary, "steptime memory shows what frees how much.")
 
 
 @rule("ST705", "allocator-retries", weight=Weight.NOTE)

@@ -460,7 +460,7 @@ def _of_asked(facts: PassFacts, spent: float, saving: Estimate, case: Case) -> F
     places, given = ends.get(facts.read, ""), _given(facts.site)
     wanted = f"{given}{places}" if places and given else f"the {len(facts.read)} that the caller reads"
     summary = f"Nobody reads {left} of the {facts.asked} gradients that torch.autograd.grad takes"
-    advice = f"Ask for the gradients of {wanted} only: backward does not go to the others then."
+    advice = f"Ask for the gradients of {wanted} only: backward then skips the others."
     evidence = (f"The unread gradients have {facts.elements:,} numbers.",)
     return gradients_for_nothing.finding(
         f"{summary}: {in_step(spent, case.step)}",

@@ -205,7 +205,7 @@ def _of_rounds(case: Case, source: SourceLine, compiled: str = "") -> str:
         )
     return (
         "No round of the loop reads what another wrote: run its operators once for all rounds, on tensors with one "
-        f"more dimension (torch.func.vmap makes that of the loop's body){compiled}."
+        f"more dimension (torch.func.vmap does that to the loop's body){compiled}."
     )
 
 
@@ -288,7 +288,7 @@ def overhead_bound(step: StepSummary, categories: tuple[CategoryUse, ...], case:
         advice = "Enlarge the batch: most of them are in torch's recurrent layers, which no compiler takes apart."
     source = _idlest(idlest) or _busiest(case.operators)
     evidence = tuple(
-        f"{gap.cause or 'between operators'}: {format_duration(gap.duration.value)} idle a step "
+        f"{gap.cause or 'between operators'}: {format_duration(gap.duration.value)} idle per step "
         f"in {format_count(gap.count, 'gap')}"
         for gap in idlest[:5]
     )
@@ -297,7 +297,7 @@ def overhead_bound(step: StepSummary, categories: tuple[CategoryUse, ...], case:
 
 
 def _free_memory(memory: MemoryUse | None) -> str:
-    """How little of a device's memory is used, where a batch of twice the size has room."""
+    """Text on the used part of a device's memory, if a batch of twice the size has room."""
     if memory is None or not has_room(memory):
         return ""
     return f" ({format_bytes(memory.peak)} of {format_bytes(memory.capacity or 0)} is used)"
@@ -347,8 +347,10 @@ def _busiest(operators: Sequence[OperatorUse]) -> SourceLine | None:
 def _left_eager(compiler: CompilerUse | None) -> str:
     """Advice about operators that the compiler has left: where it wrote down its breaks, they are known (ST308)."""
     if compiler is None:
-        return "look for graph breaks and what is left eager"
-    return "mend its graph breaks (ST308) and compile the rest" if _breaks(compiler) else "compile what is left eager"
+        return "look for graph breaks and code that still runs eagerly"
+    return (
+        "fix its graph breaks (ST308) and compile the rest" if _breaks(compiler) else "compile what still runs eagerly"
+    )
 
 
 def _breaks(compiler: CompilerUse) -> list[CompilerEvent]:
@@ -433,7 +435,7 @@ def _advice_on_call(call: str) -> str:
     if call in HARMLESS or "emcpy" in call:
         return "To the device: pinned memory and non_blocking=True. From it: less often, or all values in one copy."
     if "Synchronize" in call:
-        return "Leave synchronize() to measurements; a stream or an event waits without the CPU."
+        return "Use synchronize() for measurements only; a stream or an event waits without the CPU."
     return READ_LESS
 
 
@@ -662,7 +664,7 @@ def allocator_stalls(step: StepSummary, allocations: tuple[AllocationUse, ...]) 
         for use in allocations[:3]
     ]
     if calls >= UNCACHED:
-        advice = "So many mean that nothing is kept: look for PYTORCH_NO_CUDA_MEMORY_CACHING"
+        advice = "So many calls mean that no memory is cached: look for PYTORCH_NO_CUDA_MEMORY_CACHING"
         advice += ", or empty_cache() in the loop."
     elif any("Free" in use.name for use in allocations):
         advice = "Take empty_cache() out of the loop; if there is none, memory is nearly full or fragmented: use less."

@@ -267,7 +267,7 @@ def _finding(
     summary = named_function if len(named_function) <= LONGEST_SUMMARY else summary
     advice = "Move this out of the step, do it less often, or vectorize it (whole arrays, no loop)."
     if group[0].line.trained:
-        advice = "The loss goes through it, so each step needs it: look for what it does anew each time."
+        advice = "The loss depends on it, so each step needs it: look for what it computes again each time."
     elif group[0].line.role == "forward" and any(map(LAYER_CALL.fullmatch, group[0].line.calls)):
         advice = f"Python around layers: call fewer of them, on larger tensors{or_compile(second_order, 'the model')}."
     if any(line_kind(each.line.calls) is LineKind.GRADIENTS for each in group):
@@ -297,7 +297,9 @@ def _whole_breakdown(case: Case) -> Iterator[Finding]:
         return
     idle_behind = [gap for gap in case.gaps if gap.category == "python" and gap.cause]
     idle_behind.sort(key=lambda gap: gap.duration.value, reverse=True)
-    idle = [f"{format_duration(gap.duration.value)} idle a step behind {gap.cause}" for gap in idle_behind[:MOST_LINES]]
+    idle = [
+        f"{format_duration(gap.duration.value)} idle per step after {gap.cause}" for gap in idle_behind[:MOST_LINES]
+    ]
     held = [f"{format_duration(spent)} per step in {name}" for gap in idle_behind[:1] for name, spent in gap.functions]
     yield python_time.finding(
         f"Python outside torch takes {in_step(python.duration.value, case.step)}",
@@ -377,7 +379,7 @@ def logging_in_step(step: StepSummary, lines: tuple[LineUse, ...], case: Case) -
             does = f"{MADE_TO_DROP if dropped else 'logs for'} {in_step(saving.value, step)}"
             advice = "Log every n-th step, or from another thread."
             if any(map(LIGHTNING_LOG.fullmatch, time.line.calls)):
-                advice = "Call it for every n-th batch only: the Trainer's log_every_n_steps does not spare the call."
+                advice = "Call it for every n-th batch only: the Trainer's log_every_n_steps does not skip the call."
             yield _line(logging_in_step, time.line, does, advice, saving)
 
 
@@ -391,9 +393,7 @@ def _line(made: Rule, line: LineUse, does: str, advice: str, saving: Estimate, c
     return made.finding(summary, advice, saving, category=category, source=line.source, evidence=text)
 
 
-SAVE_WHAT_IS_NEW = (
-    "Something in it grows with the run: save only what is new since the last save, or save it apart and rarely."
-)
+SAVE_WHAT_IS_NEW = "Something in it grows with the run: save only what is new, or save that part separately and rarely."
 
 
 @rule("ST204", "checkpoint-in-step", supersedes=("outside-model",))
@@ -559,7 +559,7 @@ def outside_model(step: StepSummary, lines: tuple[LineUse, ...], case: Case) -> 
         where = f"{format_source(again.source)} runs" if again.source is not None else "The loop runs"
         yield outside_model.finding(
             f"{where} a model again without gradients: {in_step(again.duration.value, step)}",
-            "Use the outputs that the step has, or look every n-th step.",
+            "Use the step's own outputs, or do it every n-th step.",
             again.duration,
             source=again.source,
             evidence=(again.source.text,) if again.source is not None and again.source.text else (),
@@ -606,7 +606,7 @@ def _in_operators(time: LineTime) -> float:
 
 
 def _in_backward(case: Case, source: SourceLine) -> float:
-    """ns per step of what autograd runs for the operators of a function, but for losses."""
+    """ns per step of what autograd runs for the operators of a function, except losses."""
     backward = [use for use in case.functions if use.phase == "backward"]
     phase, whole = named(case.phases, "backward"), sum(use.operators for use in backward)
     own = sum(use.operators for use in backward if use.source and function_of(use.source) == function_of(source))
@@ -634,10 +634,10 @@ def _advice_outside(case: Case, group: Sequence[LineTime], trained: bool, loops:
         return EACH_UPDATE
     faster = f"use ready-made operators; {REFUSED}" if case.second_order else "compile it, or use ready-made operators"
     if trained:
-        return f"The loss goes through it, so each step needs it: {faster}."
+        return f"The loss depends on it, so each step needs it: {faster}."
     operators = 2 * sum(each.python.value for each in group) < sum(each.duration.value for each in group)
     if operators and (source.file, source.function) in loops and named(case.phases, "backward") is not None:
-        return f"If the loss or its gradients go through it: {faster}. Else do it every n-th step."
+        return f"If the loss or its gradients depend on it: {faster}. Else do it every n-th step."
     return "Ask whether each step needs it: do it every n-th step, or once before the loop."
 
 

@@ -137,7 +137,7 @@ def _own_exchange(step: StepSummary, time: LineTime, saving: Estimate) -> Findin
     summary = f"{place} exchanges{often}: {in_step(saving.value, step)}"
     advice = "Do it every n-th step, or keep it on each rank and exchange sums at the end."
     if calls > 1:
-        advice = "Put what is exchanged into one tensor: one call in place of many; and do it every n-th step."
+        advice = "Exchange one tensor instead of many, every n-th step."
     text = (time.line.source.text,)
     return exposed_communication.finding(
         summary, advice, saving, category="communication", source=time.line.source, evidence=text
@@ -199,22 +199,20 @@ def _known(step: StepSummary, late: Straggler, ranks: tuple[str, ...]) -> Findin
         start = f"since step {late.since + 1}" if late.since else "from the first measured step on"
         evidence += (f"late {start}, in {format_share(late.steadiness)} of the steps",)
     saving = capped(late.gain, step.duration)
-    advice = f"{_what_to_do(late)}; then the job's step is {format_duration(saving.value)} shorter."
+    advice = f"{_what_to_do(late)}. Expected gain: {format_duration(saving.value)}/step."
     return straggler_rank.finding(summary, advice, saving, source=late.source, evidence=(*evidence, *ranks))
 
 
 def _what_to_do(late: Straggler) -> str:
     if late.arithmetic is not None and uneven(late):
-        return (
-            f"It does {format_times(late.arithmetic)} times the others' arithmetic: give all ranks batches of one size"
-        )
+        return f"It does {format_times(late.arithmetic)} times the others' arithmetic: use batches of equal size"
     if late.source is not None:
         return f"Make {format_source(late.source)} as fast there as on the other ranks"
     if late.node:
         return "Look at that node (its load, its clocks, its storage), or leave it out"
     if late.category:
         return f"Look at its {late.category} first, and at its host"
-    return "No part of its own work is unusually long: check its host and its link"
+    return "Nothing in its own code is slow: check its node and its network link"
 
 
 @rule("ST811", "missing-no-sync", supersedes=("exposed-communication",))
@@ -332,7 +330,7 @@ def rank_imbalance(step: StepSummary, ranks: tuple[RankUse, ...], straggler: Str
         return None
     waits = f"{format_duration(waiting)} per step ({format_share(share)})"
     summary = f"The ranks wait {waits} for one another, and the late one changes"
-    advice = "Give all ranks batches of one cost: sort by length, or fill them by tokens."
+    advice = "Give all ranks batches of equal cost: sort by length, or fill them by tokens."
     return rank_imbalance.finding(summary, advice, _waiting(waiting, ranks, step))
 
 

@@ -121,14 +121,14 @@ def _in_dataset(use: RepeatUse, case: Case) -> SourceLine | None:
 
 
 def _keep(use: RepeatUse) -> str:
-    """Where to keep it: what has one result needs no key, what another line has asked for is there."""
+    """Advice on where to keep the result: a single result needs no key, and another line may have it already."""
     if use.first is not None:
         return f"Compute it once: keep what {format_source(use.first)} gave and use that, or leave one of the two out."
     if use.trained and use.evaluations >= TWICE:
-        return "Compute it once per step and use that: it depends on weights, which each update changes."
+        return "Compute it once per step and reuse it: it depends on weights, which each update changes."
     if use.results == 1:
-        return "Compute it once, before the loop or in __init__ (register_buffer), and use that."
-    return "Keep each result by what it depends on (functools.cache, a dictionary) and look it up."
+        return "Compute it once, before the loop or in __init__ (register_buffer), and reuse it."
+    return "Cache each result by its arguments (functools.cache, a dictionary)."
 
 
 def _evidence(use: RepeatUse) -> Iterator[str]:
@@ -167,9 +167,9 @@ GOES_THROUGH = {
         "preallocated array from the start."
     )),
     "view": ("loads whole tensors and uses a part ({what})", (
-        "torch.save writes all of the tensor that a view belongs to: save view.clone(), and write these files anew."
+        "torch.save writes all of the tensor that a view belongs to: save view.clone(), and write these files again."
     )),
-    "rows": ("makes rows that nobody takes ({what})", (
+    "rows": ("makes rows that nobody uses ({what})", (
         "Decide before a row is made whether it is taken: from an index of the good ones, which is made once; each "
         "worker reads only its own files or lines (torch.utils.data.get_worker_info()), and skips the others unparsed."
     )),
@@ -252,7 +252,7 @@ def double_precision_items(step: StepSummary, works: tuple[WorkUse, ...]) -> Fin
         return None
     first, others = lines[0], f" and {format_count(len(lines) - 1, 'other line')}" if len(lines) > 1 else ""
     return double_precision_items.finding(
-        f"{format_source(first.source)}{others}: float64 arrays of what is trained in float32, "
+        f"{format_source(first.source)}{others}: float64 arrays of data that is trained in float32, "
         f"{in_step(spent.value, step)}",
         "Keep single precision throughout: dtype=np.float32 for constants and arrays, random numbers by torch.randn or "
         "torch.rand in place of numpy's.",
@@ -336,7 +336,7 @@ def unread_result(step: StepSummary, unread: tuple[UnreadUse, ...], case: Case) 
         advice = (
             "Pass need_weights=False: then the attention is fused (scaled_dot_product_attention)."
             if attention
-            else "Leave the result out where nobody wants it: an argument of the module, or a method of its own."
+            else "Leave the result out where nobody reads it: an argument of the module, or a method of its own."
         )
         drops = step.device == "cpu" and any(plain_name(each.name).startswith(DROPPING) for each in case.operators)
         if attention and drops:

@@ -197,7 +197,7 @@ def rollout_share(
     count = sum(each.seen if use.every > 1 else each.calls for each in found)  # one rollout was looked at
     part = count * check_time(machine) * use.count / max(1, use.duration)
     if part >= LEAST_CHECKS:
-        summary = f"torch.distributions checks its arguments for some {format_share(min(part, 1.0))} of the rollouts, "
+        summary = f"torch.distributions checks its arguments for about {format_share(min(part, 1.0))} of the rollouts, "
         summary += f"{format_share(use.share)} of the run"
         more = f"{count:.3g} checks in a rollout ({times})."
         given = {**_where(use), "source": found[0].source}
@@ -312,11 +312,11 @@ def steps_changed(
     elif longer:
         summary = f"Since step {change.step}{epoch} a step takes {took}; {longer}"
     if change.longer.startswith(HOOKS_OF):
-        advice = "Remove all hooks when they have served (handle.remove() of each handle), or register them once."
+        advice = "Remove all hooks after use (handle.remove() of each handle), or register them once."
     elif longer and change.gradual:
         advice = (
-            f"Empty {change.longer} once it has served (at the end of each epoch), bound it, keep a sum of it, or "
-            "pass over the new entries only. A deque is slow to index, a list slow to search: use a list by index, "
+            f"Empty {change.longer} after use (at the end of each epoch), limit it, keep a sum of it, or "
+            "process only the new entries. A deque is slow to index, a list slow to search: use a list by index, "
             "a set or a dictionary."
         )
     known = any(run.source == change.line for run in runs)  # else its text has to do
@@ -328,7 +328,7 @@ def steps_changed(
             "copy of everything that was stored so far grows with it."
         )
     if keeps:
-        advice = f"Cut the graph between steps: {change.carried} = {change.carried}.detach() behind the update."
+        advice = f"Cut the graph between steps: {change.carried} = {change.carried}.detach() after the update."
     amount = change.growth * change.share
     saving = modelled(amount, 0.8 * amount, 1.2 * amount, step.steady)
     # Without a category: the hottest line of one was timed before the change.

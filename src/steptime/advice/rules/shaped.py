@@ -126,7 +126,7 @@ def _window(use: ShapedUse) -> _Faster | None:
         return None
     sure, likely = (0.2, 1 - 4 / size) if single else (max(0.1, 1 - 13.5 / size), 1 - 8 / size)
     return _Faster(
-        f"A window of {high} × {wide} that is not trained is convolved in full",
+        f"A window of {high} × {wide} of fixed weights is convolved in full",
         f"If it is the product of two vectors, as a Gaussian or a box is, convolve with the column ({high} × 1), then "
         f"with the row (1 × {wide}): {high + wide} products for each number in place of {high * wide}.",
         frozenset({"conv2d"}),

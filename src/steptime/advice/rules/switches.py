@@ -32,7 +32,7 @@ SLOWER_IF_DETERMINISTIC = frozenset(
 """Operators that take another, slower way under torch.use_deterministic_algorithms (its documentation lists them),
 and the fill of uninitialised memory that comes with it."""
 FILL = "fill"
-"""Goes away whole, but for fills of the job's own; of the slower ways a part remains."""
+"""Goes away whole, except fills of the job's own; of the slower ways a part remains."""
 LEAST_SHARE_DETERMINISTIC = 0.03
 """Fraction of the step: less is not worth a finding, only a note."""
 LEAST_SKIPPED, FEWEST_SKIPPED = 0.02, 2
@@ -71,7 +71,7 @@ def detect_anomaly(step: StepSummary, settings: SettingsUse) -> Finding | None:
     if not settings.detect_anomaly:
         return None
     saving, whole = _by_slowdown(step, SLOWDOWN_BY_ANOMALY_DETECTION), format_duration(step.duration.value)
-    summary = f"Anomaly detection is on: it takes some {format_duration(saving.value)} of a step of {whole}"
+    summary = f"Anomaly detection is on: it takes about {format_duration(saving.value)} of a step of {whole}"
     advice = "Switch off torch.autograd.set_detect_anomaly."
     return detect_anomaly.finding(summary, advice, saving, source=settings.anomaly_site)
 
@@ -93,7 +93,7 @@ def profiler_left_on(step: StepSummary, settings: SettingsUse) -> Finding | None
     if not settings.profiler:
         return None
     saving, whole = _by_slowdown(step, SLOWDOWN_BY_PROFILER), format_duration(step.duration.value)
-    summary = f"The job profiles itself: some {format_duration(saving.value)} of a step of {whole}"
+    summary = f"The job profiles itself: about {format_duration(saving.value)} of a step of {whole}"
     advice = "Take the profiler out of the job, or give it a schedule with repeat=1."
     return profiler_left_on.finding(summary, advice, saving)
 

@@ -291,7 +291,8 @@ def passes_apart(
         if ratio(FEWER * saved, step.duration.value) >= LEAST:
             sources = [_source(text, line) for line in passes.lines]
             yield passes_apart.finding(
-                f"{passes.function} runs {count:.0f} times apart ({format_source(sources[0])}): {in_step(spent, step)}",
+                f"{passes.function} runs {count:.0f} times on separate inputs "
+                f"({format_source(sources[0])}): {in_step(spent, step)}",
                 f"Join the inputs with torch.cat, call {passes.function} once, and split the result (not with batch "
                 "norm, whose statistics would change).",
                 modelled(FEWER * saved, SURELY_FEWER * saved, saved, step.steady),

@@ -28,7 +28,7 @@ class SimilarLengths(LoaderChange):
     window of batches, rows of similar length share a batch. Each item is made once more, for its length."""
 
     def decide(self, arguments: Arguments) -> str:
-        if self.is_known(arguments):  # a framework makes the loader anew
+        if self.is_known(arguments):  # a framework makes the loader again
             return ""
         dataset, sampler = arguments["dataset"], arguments["sampler"]
         if arguments["batch_sampler"] is not None or not arguments["batch_size"]:

@@ -344,7 +344,7 @@ class CachedItems(LoaderChange):
 
     def decide(self, arguments: Arguments) -> str:
         dataset = arguments["dataset"]
-        if any(dataset is items for _, items in self._kept):  # a framework makes the loader anew
+        if any(dataset is items for _, items in self._kept):  # a framework makes the loader again
             return ""
         if isinstance(dataset, IterableDataset) or not hasattr(type(dataset), "__len__"):
             return "the dataset has no length, so its items cannot be listed"

@@ -1,5 +1,5 @@
-"""How much an update moves the weights, by a few elements of some of them: what a learning rate that is too high shows
-before anything is lost."""
+"""Relative change of the weights in an update, by a few elements of some of them: it shows a learning rate that is too
+high before any value is lost."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class UpdateObserver:
         self._weights += found[:: -(-len(found) // MOST_WEIGHTS) or 1]
 
     def before(self) -> None:
-        """Copies what is about to be changed."""
+        """Copies the sampled elements before an update."""
         with torch.no_grad():
             living = ((name, reference()) for name, reference in self._weights[:MOST_WEIGHTS])
             self._kept = [(name, each, _start_of(each).clone()) for name, each in living if each is not None]
