@@ -19,7 +19,7 @@ INPUT = "input"
 OF_MODELS = ("forward", "backward", "optimizer")
 """Parts of the step that are never input."""
 ON_HOST = (INPUT, "python", "overhead", "rest")
-"""Categories of host time, whatever device the job uses; for others, operators have already determined the function."""
+"""Categories of CPU time, whatever device the job uses; for others, operators have already determined the function."""
 PERIODIC = "periodic-steps"
 """Rule of lines that run in some steps only."""
 LEAST_SHARE = 0.3
@@ -115,7 +115,7 @@ def _runs_through(known: SourceLine, case: Case) -> bool:
 def _below(known: SourceLine | None, category: str, case: Case) -> list[PathUse]:
     """Paths through the known line; else, for the input, those of the loader; else those through its function. A
     function that is or calls the training loop does not count, because everything runs through it. Work of a model is
-    never input, although a framework's loop may start at the known line. For categories that are not host time alone,
+    never input, although a framework's loop may start at the known line. For categories that are not CPU time alone,
     only paths that end in the operators' function count."""
     paths = [path for path in case.paths if path.lines and not (category == INPUT and path.part in OF_MODELS)]
     through = [path for path in paths if known is not None and any(is_same_line(line, known) for line in path.lines)]

@@ -56,7 +56,7 @@ COPIES = frozenset({"copy", "_to_copy", "to", "clone", "contiguous"})
 """ATen operators that only change layout or dtype. Joins and gathers (cat, index) are left out, because models need
 them."""
 REACHABLE = 0.8
-"""Fraction of an upper bound that a good kernel reaches (a large matmul of a vendor's library: 75 to 85 %)."""
+"""Fraction of a peak that a good kernel reaches (a large matmul of a vendor's library: 75 to 85 %)."""
 EMPTY_KERNEL = 1_500.0
 """Time of an empty kernel on the device's own clock, ns (1.2 to 2.2 µs in traces of V100 to H100: their shortest
 fills)."""

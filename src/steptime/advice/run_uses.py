@@ -177,7 +177,7 @@ class LoaderUse:
 @dataclass(frozen=True, slots=True)
 class SettingsUse:
     """Process-wide switches of the job. packages: installed ones that a fix could use. allocator: value of
-    PYTORCH_CUDA_ALLOC_CONF. matmul_precision: of float32 products. debug_switches: those that are on, (variable,
+    PYTORCH_CUDA_ALLOC_CONF. matmul_precision: of float32 matmuls. debug_switches: those that are on, (variable,
     value). anomaly_site, deterministic_site: the line that switched it on, None if it was not found. threads_site: one
     that calls torch.set_num_threads."""
 
@@ -323,7 +323,7 @@ class PeriodUse:
 @dataclass(frozen=True, slots=True)
 class LengthUse:
     """Sizes, apart from the number of rows, that the model is given in `steps` profiled steps, whose time follows from
-    them: the smallest and the largest product."""
+    them: the smallest and the largest matmul."""
 
     shortest: int
     longest: int

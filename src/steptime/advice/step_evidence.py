@@ -220,7 +220,7 @@ def _entries(breakdown: Breakdown | None, steps: Steps, usual: Int64) -> Int64:
 
 
 def waste(operators: Sequence[OperatorUse], machine: Machine | None, left: float = 1.0) -> float:
-    """Fraction of the operators' time above the roofline: beyond their arithmetic at a good kernel's matrix-product
+    """Fraction of the operators' time above the roofline: beyond their arithmetic at a good kernel's matmul
     rate, or their bytes at a copy's rate, whichever is longer. Operators without a model count as needed. left:
     fraction of the CPUs that others left to the job, which scales the peaks."""
     spent = sum(operator.duration for operator in operators)

@@ -150,7 +150,7 @@ FUSED = re.compile(r"scaled_dot_product_(flash|efficient|cudnn|fused)|_flash_att
 SOFTMAX = re.compile(r"(^|_)softmax$")
 OF_WEIGHTS = (4, 2, 1)
 """Sizes of what goes with the weights of attention, in halves of theirs: the same in float32 next to 16 bits, in one
-format, and in 16 bits next to float32, or a mask next to 16 bits."""
+dtype, and in 16 bits next to float32, or a mask next to 16 bits."""
 LEAST_WEIGHTS = 1 << 16
 """Bytes: a softmax over a few classes is no attention."""
 STATE_OF_8_BITS = 0.25

@@ -73,7 +73,7 @@ def policies_of(stacks: Stacks, cpu: bool) -> Int8:
     in the dtype of their inputs.
 
     A model that starts with an embedding has its residual stream in float32, with sums and norms on it; if it starts
-    with a product, they are in 16 bits."""
+    with a matmul, they are in 16 bits."""
     names = tuple(map(operator_name, stacks.frames))
     kept = HOLDERS - (ROUNDED_ON_CPU if cpu else frozenset())
     if LOOKUPS.isdisjoint(names):
@@ -153,7 +153,7 @@ def _casts(stacks: Stacks) -> Bool:
     operators = _operators(stacks, tuple(map(operator_name, stacks.frames)))
     converted = [
         "to" in inner[:-1] and "_to_copy" in inner and inner[inner.index("to") + 1] in PRODUCTS for inner in operators
-    ]  # what a product is composed of may convert scalars
+    ]  # what a matmul is composed of may convert scalars
     casts: Bool = by_function | np.array(converted, np.bool_)
     return casts
 

@@ -66,7 +66,7 @@ class Found:
     loader. facts: to be written, (kind, fields) each. functions: code of user functions whose lines are worth timing,
     most expensive first. calls: of Python and C functions, as a trace with stacks would hold them; torch_calls: of
     torch's in C. inputs: returns the model's `Inputs` by number of optimizers, or None if the first dimension may not
-    be the batch. without_gradients: calls of a module. autocast: format of the autocast around modules that are
+    be the batch. without_gradients: calls of a module. autocast: dtype of the autocast around modules that are
     trained, "off", or None if none was called."""
 
     top_modules: list[torch.nn.Module] = field(default_factory=list)
@@ -343,7 +343,7 @@ class Discovery:
                 self._look(self._inputs.called, module, frame.f_locals["args"], frame.f_locals["kwargs"], place)
             self._holds()
         if self._autocast in {None, "off"} and torch.is_grad_enabled():  # a model may switch it on within its forward
-            self._autocast = identity.autocast_format()
+            self._autocast = identity.autocast_dtype()
         self._module_depth += 1
 
     def _look(self, reported: Callable[..., None], *arguments: Any) -> None:

@@ -260,8 +260,8 @@ def settings_facts() -> dict[str, Any]:
     }
 
 
-def autocast_format() -> str:
-    """Returns the format of this thread's autocast, such as "bfloat16", or "off". Initializes nothing."""
+def autocast_dtype() -> str:
+    """Returns the dtype of this thread's autocast, such as "bfloat16", or "off". Initializes nothing."""
     for device in ("cuda", "cpu"):
         if torch.is_autocast_enabled(device):
             return str(torch.get_autocast_dtype(device)).removeprefix("torch.")

@@ -82,9 +82,9 @@ class _Work:
     """A line. seen, spent: evaluations and their ns; inside: ns of that in watched functions; read: what all of them
     read whole, by name: (number of the object or hash of the file's name, kind, entries); None before the first.
     doubles: evaluations that gave an array in double precision; one_hot: shape of one-hot vectors that it gave;
-    memory: bytes in which the tensors of one evaluation lie, and of these alone; dropped: ns of those whose result was
-    bound again before it was read, `unread` of `bound`; taken: ns of the rows that a loader took from there, made: their
-    number; rows: of batches, of so many items."""
+    memory: bytes in which the tensors of one evaluation lie, and of these alone; dropped: ns of those whose result
+    was bound again before it was read, `unread` of `bound`; taken: ns of the rows that a loader took from there,
+    made: their number; rows: of batches, of so many items."""
 
     __slots__ = ("bound", "calls", "doubles", "dropped", "inside", "items", "made", "memory", "one_hot", "part",
                  "read", "rows", "seen", "spent", "taken", "unread")  # fmt: skip

@@ -392,7 +392,7 @@ class RepeatObserver:
         return self._lines[key]
 
     def _check(self, frame: FrameType, top: _Running, names: Iterable[str]) -> None:
-        """Marks lines whose results these variables hold if they have changed since: then they are copies to work on."""
+        """Marks lines whose results these variables hold, if they have changed since: they are copies to work on."""
         values = sites.variables(frame) if names else {}
         for name in names:
             key, identity, before = top.bound.pop(name)

@@ -430,7 +430,7 @@ class SettingsFacts:
     """Process-wide settings of torch and the machine, in an early step. usable_cpus: those that the process may run on.
     packages: installed ones that a fix could use. allocator: PYTORCH_CUDA_ALLOC_CONF (or PYTORCH_ALLOC_CONF).
     debug_switches: (name, value) of active environment variables for debugging. memory_limit: bytes of the device, else
-    of the process. autocast: format of the autocast around modules that are trained, "off", None if unknown.
+    of the process. autocast: dtype of the autocast around modules that are trained, "off", None if unknown.
     anomaly_site, deterministic_site: the line that switched it on, by its text; threads_site: one that calls
     torch.set_num_threads, where OMP_NUM_THREADS is set to as many. environments: gymnasium or such is imported."""
 

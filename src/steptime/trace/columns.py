@@ -221,7 +221,7 @@ def needs_exactness(events: list[Event], block: memoryview | bytes) -> bool:
 
 
 def nanoseconds(microseconds: Float64) -> Int64:
-    """Microseconds as ns, without the rounding error of a float64 product, which is up to 128 ns for times of 2022."""
+    """Microseconds as ns, without the rounding error of a float64, up to 128 ns for times of 2022."""
     whole = np.floor(microseconds)
     return whole.astype(np.int64) * 1000 + np.rint((microseconds - whole) * 1000).astype(np.int64)
 

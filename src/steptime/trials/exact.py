@@ -31,7 +31,7 @@ EXACT_EACH = 1e-5
 SINGLE = 1e-3
 """Bound EXACT in float32. Fused attention differed by 3.3e-4, half of a model in bfloat16 by 2.8e-3."""
 LOW = 2e-2
-"""Bound EXACT in float32 for a job that computes in a 16-bit format itself. Under bfloat16, fused attention differed by
+"""Bound EXACT in float32 for a job that computes in a 16-bit dtype itself. Under bfloat16, fused attention differed by
 2.6e-3, merged micro-batches by 1.7e-3."""
 OTHER_DRAWS = 10 * SINGLE
 """Distance in float64 that, without one in float32, shows other random numbers and not another training: float64 draws

@@ -33,7 +33,7 @@ FULL_PRECISION = (1e-2, 1e-3)
 """Tolerance (largest, median) for relative differences of gradient norms in float32 arithmetic. Measured: up to 3e-3
 for channels_last and the compiler on networks with batch normalisation, 1e-6 elsewhere; 1.0 to 1.3 miscompiled."""
 LOW_PRECISION = (0.3, 0.05)
-"""Tolerance (largest, median) for products in bfloat16 or float16. Measured: up to 0.15 on networks with batch
+"""Tolerance (largest, median) for matmuls in bfloat16 or float16. Measured: up to 0.15 on networks with batch
 normalisation, 2e-2 elsewhere; another seed 0.2 to 0.64."""
 REPEATS = 4
 """Most rehearsals of a job whose first gradients differ from run to run; their range is its own spread."""

@@ -45,7 +45,7 @@ FEWER = 0.9
 FEW = 0.5
 """Fraction of distinct recorded samples below which a candidate repeats too few batches."""
 LOSSES_DIFFER = (1e-3, 2e-2)
-"""Relative rounding difference of the loss of one batch from the same weights: in float32, and with 16-bit products."""
+"""Relative rounding difference of the loss of one batch from the same weights: in float32, and with 16-bit matmuls."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,12 +73,12 @@ HALF = frozenset({"float16", "bfloat16"})
 SOFTMAX = frozenset({"_softmax", "softmax", "_safe_softmax", "_softmax_backward_data", "_masked_softmax"})
 """Forward and backward, with or without a mask."""
 BETWEEN = POINTWISE | {"copy", "clone", "_to_copy", "masked_fill", "tril", "triu"}
-"""Operators between the two products: scale, mask, dropout, casts."""
+"""Operators between the two matmuls: scale, mask, dropout, casts."""
 SHORTEST_SEQUENCE = 32
 """Least length of a sequence: a softmax over fewer is the one of a classifier, or too small to matter."""
 SURE_PASSES, MOST_PASSES = 0.5, 1.3
 """Fraction of the passes over the weights: a fused kernel still computes them, from memory on the chip; above all of
-it, because the two products no longer write and read them either."""
+it, because the two matmuls no longer write and read them either."""
 COPIES_OF = {
     "DtoH": ("from the device", "Read less often, and with non_blocking=True into pinned memory."),
     "DtoD": (
@@ -254,7 +254,7 @@ def copies_and_casts(step: StepSummary, operators: tuple[OperatorUse, ...], case
     What helps: Convert once, at the input. Keep one dtype and one layout through the model; use reshape and views;
     let autocast keep its cache. Load data that is float32 already.
 
-    When to ignore it: When they belong to autocast on large matmuls: the products gain more than the copies
+    When to ignore it: When they belong to autocast on large matmuls: the matmuls gain more than the copies
     cost.
     """
     if case.kernels:
@@ -362,7 +362,7 @@ def unflashed_attention(step: StepSummary, kernels: tuple[KernelUse, ...]) -> Fi
 
 
 def _weights(kernels: Iterable[KernelUse]) -> frozenset[tuple[int, int]]:
-    """(queries, keys) of every softmax whose input is as large as the result of a batched product."""
+    """(queries, keys) of every softmax whose input is as large as the result of a batched matmul."""
     kernels = tuple(kernels)
     products = {_product(use) for use in kernels if plain_name(use.operator) in {"bmm", "baddbmm"}}
     found = set()
@@ -491,7 +491,7 @@ def dominant_operator(step: StepSummary, operators: tuple[OperatorUse, ...], cas
 
 
 def _longest_operator(case: Case) -> Finding | None:
-    """On a processor. Products that compute are what a model is made of."""
+    """On a processor. Matmuls that compute are what a model is made of."""
     longest_one = max(case.operators, key=_duration)
     taken = steady_time([longest_one], case.operators, case.categories, case.machine)
     part = ratio(longest_one.duration, sum(use.duration for use in case.operators))

@@ -11,11 +11,11 @@ from steptime.analysis.roofline import KernelUse
 from steptime.quantities import format_count, format_duration
 
 SURE_UNITS = 0.4
-"""Fraction of the saving by the ratio of the peaks, which is the most that can come: products reach less of a higher
+"""Fraction of the saving by the ratio of the peaks, which is the most that can come: matmuls reach less of a higher
 upper bound, small ones much less. A GPT of 10.7 M parameters and linear layers of 2048 reached 0.92 and 0.96 of it in
 TF32 (H200, torch 2.11)."""
 FORMATS = (
-    ("tf32", 'torch.set_float32_matmul_precision("high")', "10 bits of mantissa in the products, same range"),
+    ("tf32", 'torch.set_float32_matmul_precision("high")', "10 bits of mantissa in the matmuls, same range"),
     ("bfloat16", "torch.autocast with bfloat16", "8 bits of mantissa, same range"),
     ("float16", "torch.autocast with float16 and a GradScaler", "11 bits of mantissa, a small range"),
 )
@@ -36,7 +36,7 @@ FOLLOWING = frozenset(
         "upsample_bilinear2d", "upsample_bilinear2d_backward", "upsample_nearest2d", "upsample_nearest2d_backward",
     }
 )  # fmt: skip
-"""Operators that compute in the format of what they are given under autocast (torch's documentation of amp lists those
+"""Operators that compute in the dtype of their inputs under autocast (torch's documentation of amp lists those
 that do not, layer_norm and softmax among them), and that no optimizer calls."""
 NARROWER = 0.5
 """Fraction of the bytes."""
@@ -94,7 +94,7 @@ def _at_units(use: KernelUse, machine: MachineUse, faster: float, narrower: floa
 
 
 def _perfect(use: KernelUse, machine: MachineUse, rate: float) -> float:
-    """ns of kernels that reach the machine's peaks on half of the bytes; rate: of products, FLOP/s. Without a model,
+    """ns of kernels that reach the machine's peaks on half of the bytes; rate: of matmuls, FLOP/s. Without a model,
     half."""
     if use.bytes is None or not machine.copy_bytes:
         return NARROWER * use.duration
@@ -136,7 +136,7 @@ def single_precision(step: StepSummary, machine: MachineUse, kernels: tuple[Kern
     most = sum(use.duration - _perfect(use, machine, half) for use in (*products, *behind))
     saving = modelled(most, sure, most, step.steady)
     took = in_step(time_in([*products, *behind]), step)
-    what = "products, norms and activations" if behind else "matmuls"
+    what = "matmuls, norms and activations" if behind else "matmuls"
     summary = f"The model's {what} are in float32, {took}; bfloat16 is faster"
     return about_kernels(single_precision, [*products, *behind], summary, AUTOCAST, saving)
 

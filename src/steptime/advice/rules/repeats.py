@@ -29,7 +29,7 @@ SURE_FROZEN = 0.1
 LEAST_UNREAD_WORK = 0.03
 """Fraction of the step: less is no matter."""
 OF_PASSES, SURE_PASSES, OF_PRODUCTS = 0.8, 0.3, 0.1
-"""Fraction of attention's passes over its weights that is saved without them, and that surely is; of its products, that
+"""Fraction of attention's passes over its weights that is saved without them, and that surely is; of its matmuls, that
 may be besides. Measured: 0.3 to 1.2 of the passes, nothing of 64 tokens (four shapes of 64 to 1024 tokens, one thread,
 torch 2.13)."""
 SURE_LINES = 0.8

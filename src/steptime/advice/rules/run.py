@@ -544,7 +544,7 @@ SINGLE = "float32"
 LOWER = ("bfloat16", "float16")
 """Formats that autocast computes in, the one to be tried first before the other: it needs no scaled loss."""
 IN_LOWER = re.compile(r"half|bf16|bfloat16|fp16|(?<![a-z])f16|[hs]884|16816|1688|_[HB][HB]S_", re.IGNORECASE)
-"""How kernels of PyTorch, cuDNN, cuBLAS and Tensile name 16-bit formats and the units for them."""
+"""How kernels of PyTorch, cuDNN, cuBLAS and Tensile name 16-bit dtypes and the units for them."""
 LOWER_BY_NAME = 0.1
 """Fraction of the computing: from a tenth on in such kernels, the job uses a lower format already."""
 LIBRARIES = ("cudnn_", "miopen_", "native_", "mkldnn_")

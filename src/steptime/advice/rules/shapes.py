@@ -22,7 +22,7 @@ from steptime.analysis.tiles import filled, padded_head
 from steptime.quantities import SourceLine, format_bytes, format_count, format_share, format_source
 
 MOST_FILLED = 0.75
-"""Fraction of the multiprocessors: a product that keeps so many of them busy is not what to change."""
+"""Fraction of the multiprocessors: a matmul that keeps so many of them busy is not what to change."""
 FUSED_ATTENTION = frozenset(
     {
         "_flash_attention_forward", "_flash_attention_backward", "_scaled_dot_product_flash_attention",
@@ -67,7 +67,7 @@ def few_tiles(step: StepSummary, kernels: tuple[KernelUse, ...], second_order: b
 
 
 def _unfilled(use: KernelUse, finer: float = 0.0) -> float:
-    """ns per step that a product would take less with all multiprocessors at work; finer: with so many times as many
+    """ns per step that a matmul would take less with all multiprocessors at work; finer: with so many times as many
     tiles."""
     share = filled(use.name, use.waves or 0.0)
     better = filled(use.name, finer * (use.waves or 0.0)) if finer else 1.0
@@ -297,7 +297,7 @@ def one_hot_product(
 ) -> Iterator[Finding]:
     """Rows of a table are looked up by a product with one-hot vectors
 
-    What it means: A one-hot vector (zeros with a single one) times a matrix is a row of the matrix. The product
+    What it means: A one-hot vector (zeros with a single one) times a matrix is a row of the matrix. The matmul
     multiplies and adds all the zeros, and the vectors are written and read, too.
 
     How we know: In a few steps, results of lines are examined: tensors in main memory whose rows have 32 numbers or

@@ -4,7 +4,7 @@ CPU's, and flash_attn's own operators.
 FLOPs of attention: forward two products of the score matrix's size, backward five (the scores again, and the gradients
 of value, scores, query and key). A causal mask halves the score matrix, and the fused kernels skip the masked half. A
 causal call counts with the remaining pairs, as torch aligns them (query i sees the keys up to i). torch's
-FlopCounterMode counts the whole matrix; so does attention by separate products, which does the whole. Sequences packed
+FlopCounterMode counts the whole matrix; so does attention by separate matmuls, which does the whole. Sequences packed
 without padding (cumulative lengths) have no model: their lengths are not in the trace.
 """
 

@@ -40,8 +40,8 @@ from steptime.analysis.what_if.scope import (
     Scope,
     Streams,
     Waits,
+    cpu_time,
     delays_of,
-    host_time,
     streams_of,
     waits_of,
 )
@@ -381,7 +381,7 @@ def _made_of(parts: Parts, source: Int64, target: Int64) -> dict[str, Int64]:
     for track in parts.scope.tracks:
         mine = points.track[target] == track
         start, end = points.time[source[mine]], points.time[target[mine]]
-        for name, during in zip(columns, host_time(parts.scope, track), strict=True):
+        for name, during in zip(columns, cpu_time(parts.scope, track), strict=True):
             columns[name][mine] = measure(during, start, end)
     return columns
 
