@@ -28,7 +28,7 @@ class DebugSwitch:
         return value.lower() in self.on if self.on else value not in OFF
 
     def acts(self, device: str, backend: str | None) -> bool:
-        """True if it affects steps on a device, with a process group of a backend (None: without one)."""
+        """True if the switch affects steps on a device, with a process group of a backend (None: without one)."""
         if self.device not in ("", device):
             return False
         return not self.backend or (backend is not None and self.backend in (ANY, backend))

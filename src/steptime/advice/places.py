@@ -176,12 +176,12 @@ def _sum(runs: list[RunUse]) -> float:
 
 
 def at_line(place: SourceLine, case: Case) -> list[RunUse]:
-    """Runs at a line, the longest first."""
+    """Operators and functions that run at a line, the longest first."""
     return [run for run in case.runs if not run.whole and is_same_line(run.source, place)]
 
 
 def _below(place: SourceLine, case: Case) -> list[RunUse]:
-    """Runs at the lines that a line leads to, the longest first."""
+    """Operators and functions at the lines that a line leads to, the longest first."""
     through = [path for path in case.paths if any(is_same_line(line, place) for line in path.lines[1:])]
     whole, leaves = (
         sum(path.duration for path in through),
@@ -197,7 +197,7 @@ def _below(place: SourceLine, case: Case) -> list[RunUse]:
 
 
 def _in_function(place: SourceLine, case: Case) -> list[RunUse]:
-    """Runs in a line's function, the longest first."""
+    """Operators and functions in a line's function, the longest first."""
     inside = [run for run in case.runs if run.whole and function_of(run.source) == function_of(place)]
     first = max((run.source.line for run in inside if run.source.line <= place.line), default=0)
     return [run for run in inside if run.source.line == first]

@@ -373,8 +373,8 @@ class OutlierUse:
 
     @property
     def longer(self) -> bool:
-        """True if they take notably longer as a whole. Steps that are excluded only for their model's time may have
-        waited less for input."""
+        """True if the steps take notably longer as a whole. Steps that are excluded only for their model's time may
+        have waited less for input."""
         return self.duration >= LONGER * self.usual
 
 

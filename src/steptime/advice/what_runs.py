@@ -1,4 +1,4 @@
-"""Runs at a place: the operators and functions in which a line or a function of the user's spends its time.
+"""Operators and functions in which a line or a function of the user's spends its time.
 
 A step with Python stacks shows what each function calls, not at which of its lines. A call belongs to the line that was
 seen to call a function of its name or has that name in its text, else to the longest line that has no such call."""
@@ -69,7 +69,8 @@ def run_uses(
     lines: Iterable[LineUse],
     called: Mapping[tuple[str, int], Iterable[str]],
 ) -> tuple[RunUse, ...]:
-    """Runs in functions and at lines, the longest first. called: functions that a line was seen to call."""
+    """Operators and functions that run in functions and at lines, the longest first. called: functions that a line was
+    seen to call."""
     functions, lines = tuple(functions), tuple(lines)
     own: dict[SourceLine, float] = defaultdict(float)
     for path in paths:

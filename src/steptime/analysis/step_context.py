@@ -52,7 +52,7 @@ class StepContext(Referable):
 
     @property
     def track(self) -> int | None:
-        """The training thread's track; None when nothing ran on a host."""
+        """The training thread's track; None without work on a CPU."""
         return training_track(self.trace, self.thread)
 
     @property

@@ -77,7 +77,7 @@ class _Matched:
     often: float
 
     def chosen(self, nodes: Runs) -> Iterator[tuple[int, NumberedFrames]]:
-        """(track, frames) of some nodes."""
+        """(track, rows of autograd's frames) of these nodes."""
         for track, newest, frames in self.frames:
             yield track, frames.only(_within(newest - frames.number, nodes))
 

@@ -348,7 +348,7 @@ class Candidate:
         return list(self.function.parameters()) if isinstance(self.function, torch.nn.Module) else []
 
     def settle(self) -> None:
-        """Calls it until its blocks agree."""
+        """Calls the contender until its blocks agree."""
         times: list[float] = []
         end = time.perf_counter() + WARM_SECONDS
         while time.perf_counter() < end or len(times) < 2:

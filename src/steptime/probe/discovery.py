@@ -182,7 +182,7 @@ class Discovery:
         self._end = self._end or now()
 
     def stop(self, steps: int = 1) -> Found:
-        """Ends it after so many steps."""
+        """Ends the discovery after so many steps."""
         self._take_away()
         window = self._end - self._start
         top_modules = [

@@ -99,7 +99,7 @@ class _Work:
 
     @property
     def found(self) -> bool:
-        """True if it has shown something besides its time."""
+        """True if the line has shown something besides its time."""
         return bool(self.read or self.calls or self.made or self.dropped or self.items or self.one_hot)
 
 

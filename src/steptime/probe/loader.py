@@ -175,7 +175,7 @@ class _WorkerLines:
         self.over = self.over or next(self._stage, self) is self
 
     def end(self) -> None:
-        """Ends it with the batches so far."""
+        """Ends the timing with the batches so far."""
         self._stage.close()
 
     def _run(self) -> Generator[None, None, None]:

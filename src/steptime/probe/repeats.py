@@ -212,7 +212,7 @@ class RepeatObserver:
         self.steps += 1
 
     def give_up(self) -> None:
-        """Ends it somewhere in the user's program; the trace function lives on until `stop`."""
+        """Ends the observation somewhere in the user's program; the trace function lives on until `stop`."""
         self._on = False
         if sys.gettrace() is self._trace:
             sys.settrace(None)

@@ -472,11 +472,11 @@ class UseObserver:
                 return
 
     def give_up(self) -> None:
-        """Ends it anywhere in the user's program."""
+        """Ends the observation anywhere in the user's program."""
         self.gradients.on = self.modules.on = False
 
     def stop(self, optimizers: Iterable[Any]) -> dict[str, Any]:
-        """Ends it at a boundary; returns the passes and the results that nobody reads, for `UseFacts`."""
+        """Ends the observation at a boundary; returns the passes and the results that nobody reads, for `UseFacts`."""
         self.give_up()
         backwards.unobserve(self.gradients)
         calls.unobserve_all(self.modules)

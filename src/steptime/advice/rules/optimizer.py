@@ -217,7 +217,7 @@ def single_tensor_optimizer(step: StepSummary, optimizers: tuple[OptimizerUse, .
 
 
 def _single_tensor(use: OptimizerUse, device: str) -> bool:
-    """True if it works tensor by tensor though torch offers something better for this device."""
+    """True if the optimizer works tensor by tensor though torch offers something better for this device."""
     if use.fused or use.foreach:
         return False
     if use.kernels is not None and use.foreach is None:

@@ -204,7 +204,7 @@ def _node(summaries: Sequence[RankSummary], waiting: Waiting) -> Int64 | None:
 
 
 def _sure(waiting: Waiting, late: Int64) -> bool:
-    """True if it is no chance that just these ranks wait so little: by number of times, by amount, or by distance. In a
+    """True if these ranks wait so little by more than chance: by number of times, by amount, or by distance. In a
     single step only the last test works: their distance from the next rank exceeds the spread of the others."""
     ranks = len(waiting.waiting)
     if by_chance(int(waiting.times[late].sum()), waiting.trials, len(late) / ranks) * ranks <= MOST_CHANCE:
