@@ -74,6 +74,7 @@ IN_PROSE = (
     (r"\b[Ll]ate ranks?\b", "straggler"),
     (r"\bidle stretch", "idle interval"),
     (r"\b(?:ms|µs|ns|[KMG]iB) a step\b(?! of\b)", "ms/step, per step"),
+    (r"(?:\}|\b(?:ms|µs)) (?:an item|a batch)\b|\} idle a step\b|\btimes a (?:batch|forward)\b", "per item, per step"),
     (r"\b[Rr]emed(?:y|ies)\b", "fix"),
     (r"\b[Rr]egimes?\b", "bottleneck"),
     (r"\b[Ll]edger\b", "breakdown"),

@@ -189,7 +189,7 @@ def _advice_on_trace(cause: str) -> str:
 def _parts(loader: LoaderUse) -> str:
     if loader.item is None:
         return ""
-    text = f": {format_duration(loader.item.value)} an item"
+    text = f": {format_duration(loader.item.value)} per item"
     if loader.collate is not None:
         text += f", {format_duration(loader.collate.value)} to collate"
     if loader.busy is not None and loader.busy <= MOSTLY_WAITING:
@@ -412,7 +412,7 @@ def per_sample_fetch(loader: LoaderUse) -> Finding | None:
     gain = wait.value - copying
     saving = capped(modelled(gain, max(0.1 * gain, wait.low - 2 * copying), wait.high, wait.samples), wait)
     summary = (
-        f"{loader.dataset} in memory is indexed {loader.batch_size} times a batch: "
+        f"{loader.dataset} in memory is indexed {loader.batch_size} times per batch: "
         f"{format_duration(produced)} to make what one indexing could, {format_duration(wait.value)} waited"
     )
     advice = "Index whole batches (__getitems__, or data[indices] without a DataLoader)"
@@ -452,7 +452,7 @@ def slow_collate(loader: LoaderUse, case: Case) -> Finding | None:
         what = "default_collate"
         advice = "Return whole batches from the dataset (__getitems__), or larger items"
         advice += ": stacking many small ones is slow."
-    taken = f"{format_duration(collate.value)} a batch, {format_share(share)} of its making"
+    taken = f"{format_duration(collate.value)} per batch, {format_share(share)} of the time to make it"
     summary = f"{what} takes {taken}; steps wait {format_duration(loader.wait.value)}"
     saving = capped(scaled(loader.wait, min(1.0, share)), scaled(collate, loader.demand))
     # The input's hottest line may be an item's; this is about the line below the function that collates.
