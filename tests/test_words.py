@@ -6,6 +6,7 @@ import ast
 import re
 import tokenize
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import get_args
 
@@ -43,6 +44,12 @@ IN_NAMES = {
     for word in words.split()
 }  # fmt: skip
 """Parts of identifiers that were given up, and what is said instead."""
+PAIRS_IN_NAMES = {
+    ("matrix", "unit"): "tensor cores", ("matrix", "units"): "tensor cores", ("matrix", "product"): "matmul",
+    ("number", "format"): "dtype", ("autocast", "format"): "dtype", ("product", "format"): "dtype",
+    ("host", "time"): "python, cpu time", ("late", "rank"): "straggler", ("late", "ranks"): "straggler",
+}  # fmt: skip
+"""Parts that were given up only side by side: each alone has another meaning, too."""
 IN_KEYS = IN_NAMES | {"lateness": "stragglers", "arm": "variant", "matrix": "tensor cores"}
 """The same for names in quotes: of rules, keys of documents, files, classes of pages."""
 OTHERS_NAMES = {"on_train_begin", "noise_floor", "shown"}
@@ -67,12 +74,16 @@ IN_PROSE = (
     (r"\b[Ll]ate ranks?\b", "straggler"),
     (r"\bidle stretch", "idle interval"),
     (r"\b(?:ms|µs|ns|[KMG]iB) a step\b(?! of\b)", "ms/step, per step"),
+    (r"(?:\}|\b(?:ms|µs)) (?:an item|a batch)\b|\} idle a step\b|\btimes a (?:batch|forward)\b", "per item, per step"),
     (r"\b[Rr]emed(?:y|ies)\b", "fix"),
     (r"\b[Rr]egimes?\b", "bottleneck"),
     (r"\b[Ll]edger\b", "breakdown"),
     (r"\bat stake\b", "savings"),
     (r"\b[Mm]atrix (?:unit|product)s?\b", "Tensor Cores, matmul"),
-    (r"\b[Nn]umber formats?\b", "dtype"),
+    (r"\b(?:[Nn]umber|16-bit) formats?\b", "dtype"),
+    (r"(?:\b(?:b?float(?:16|32|64)|TF32|16-bit|batched)|\bname\}) products?\b", "matmul"),
+    (r"\b[Mm]atrix rates?\b", "matmul rates"),
+    (r"\bhost time\b", "Python (category), CPU time"),
     (r"\b[Ll]aunch-bound\b", "overhead-bound"),
     (r"\b[Dd]oubts?\b", "caveat, uncertain"),
     (r"\b(?:is|are|was|were|be|been)(?: not)? (?:told|said)\b", "reported, distinguished"),
@@ -112,6 +123,13 @@ def test_no_name_that_was_given_up_returns() -> None:
         if name not in OTHERS_NAMES
         for word in words_of(name)
         if word in IN_NAMES
+    ]
+    found += [
+        f"{path.relative_to(ROOT)}:{line} {name}: say {PAIRS_IN_NAMES[pair]}"
+        for path in SOURCES
+        for name, line in names_in(tree_of(path))
+        for pair in pairwise(words_of(name))
+        if pair in PAIRS_IN_NAMES
     ]
     assert found == []
 

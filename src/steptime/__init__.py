@@ -31,5 +31,5 @@ def __getattr__(name: str):  # type: ignore[no-untyped-def]  # else whoever uses
 
 
 def __dir__() -> list[str]:
-    """What is offered, and nothing else."""
+    """Public names only."""
     return sorted(__all__)

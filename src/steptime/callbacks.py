@@ -1,6 +1,6 @@
 """Callbacks for frameworks, for those who prefer a line of code to a command. Each records the training, as `steptime
-run` does, sends the step's numbers to the framework's own loggers, and prints the command that diagnoses the recording;
-under `steptime run` it only sends the numbers.
+run` does, sends the step's numbers to the framework's own loggers, and prints the command that diagnoses the recording.
+Under `steptime run` it only sends the numbers.
 
     lightning.Trainer(callbacks=[steptime.callbacks.Lightning()])
     transformers.Trainer(..., callbacks=[steptime.callbacks.HuggingFace()])

@@ -27,7 +27,7 @@ class DebugSwitch:
         return value.lower() in self.on if self.on else value not in OFF
 
     def acts(self, device: str, backend: str | None) -> bool:
-        """True if it affects steps on a device, with a process group of a backend (None: without one)."""
+        """True if the switch affects steps on a device, with a process group of a backend (None: without one)."""
         if self.device not in ("", device):
             return False
         return not self.backend or (backend is not None and self.backend in (ANY, backend))
@@ -42,8 +42,8 @@ DEBUG_SWITCHES = (
     DebugSwitch("NCCL_P2P_DISABLE", "devices of a host exchange through its memory", backend="nccl"),
     DebugSwitch("NCCL_SHM_DISABLE", "devices of a host exchange through its network", backend="nccl"),
     DebugSwitch("NCCL_IB_DISABLE", "hosts exchange through sockets", backend="nccl"),
-    DebugSwitch("ONEDNN_VERBOSE", "each product and convolution prints a line", device="cpu"),
-    DebugSwitch("DNNL_VERBOSE", "each product and convolution prints a line", device="cpu"),
+    DebugSwitch("ONEDNN_VERBOSE", "each matmul and convolution prints a line", device="cpu"),
+    DebugSwitch("DNNL_VERBOSE", "each matmul and convolution prints a line", device="cpu"),
     DebugSwitch("MKL_VERBOSE", "each call of the library prints a line", device="cpu"),
     DebugSwitch("MALLOC_PERTURB_", "all memory is filled when it is taken and when it is freed"),
     DebugSwitch("PYTHONDEVMODE", "the interpreter checks itself", ""),

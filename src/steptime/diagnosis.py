@@ -147,9 +147,9 @@ def _at_one_time(traces: Iterable[Trace]) -> Iterator[Trace]:
 def with_elsewhere(
     report: Report, path: Path, devices: Sequence[str], link: float, *, max_size: int, cache: bool
 ) -> Report:
-    """The report of one trace, or of a recording (of the process in front), with its step on other devices, by their
-    names in the table of datasheets, and with a link so many times as fast. Raises UsageError for a device that the
-    table does not have, and NothingMeasuredError where nothing can be replayed."""
+    """The report of one trace, or of a recording (its first process), with the step predicted on other devices (names
+    in the table of datasheets) and with a link so many times as fast. Raises UsageError for a device that the table
+    does not have, and NothingMeasuredError where nothing can be replayed."""
     first, recorded = report.processes[0], path.is_dir()
     if recorded and not first.traces:
         raise NothingMeasuredError(

@@ -7,8 +7,8 @@ does not.
 A record is an interval on the host's monotonic clock (`time.perf_counter_ns`, shared by all processes of a Linux host):
 kind, flags, thread number, identity, start and end in nanoseconds. The meaning of an identity depends on the kind: a
 top module, an optimizer, a loader's iterator, a source line (see the comments below). Intervals are appended when they
-end, so a child comes before its parent, and a job killed at any instant leaves whole records and at most one truncated
-one at the end, which readers drop."""
+end, so a child comes before its parent. A job killed at any instant leaves whole records and at most one truncated one
+at the end, which readers drop."""
 
 from __future__ import annotations
 
@@ -145,8 +145,8 @@ def head(kind: int, flags: int, thread: int, identity: int) -> int:
 
 
 def open_apart(path: str) -> int:
-    """Opens one of steptime's files to append to, with a descriptor above those of the standard streams: if the job has
-    closed one of these, its next output there would go into the file. Raises OSError."""
+    """Opens one of steptime's files for appending, with a descriptor above those of the standard streams. If the job
+    had closed one of these, its next output there would go into the file. Raises OSError."""
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
     if file > 2:
         return file
@@ -160,7 +160,7 @@ def append_to(path: str, data: bytes) -> int:
     """Appends to one of steptime's files; returns the ns until the next write is due. Raises OSError.
 
     The file is closed again each time. A job may close descriptors that it did not open (daemons do), and the next file
-    that it opens gets the number: a descriptor kept open here would write into that file."""
+    that it opens gets the number. A descriptor kept open here would then write into that file."""
     start = time.perf_counter_ns()
     file = open_apart(path)
     try:
@@ -177,10 +177,10 @@ class Journal:
     or every half second if few boundaries are reported (`probe.patches.FastPath`).
 
     Until `open` it only keeps the newest records, so that a process that never trains leaves no file. Any thread may
-    append, even the garbage collector's callback in the middle of an append: records are in one permanent list, to
-    which three integers are added, and from which they are taken, in one step of the interpreter. Integers, because
-    kept tuples would count towards the next run of the job's garbage collector. Raises OSError if the file cannot be
-    opened or written (no room, not writable): the probe then switches itself off."""
+    append, even the garbage collector's callback in the middle of an append. Records are in one permanent list; adding
+    three integers to it and taking them from it is one step of the interpreter. Integers, because kept tuples would
+    count towards the next run of the job's garbage collector. Raises OSError if the file cannot be opened or written
+    (no room, not writable): the probe then switches itself off."""
 
     def __init__(self) -> None:
         self._path = ""

@@ -1,8 +1,8 @@
 """Python processes that steptime starts for itself: they import steptime's modules, never those in the current folder.
 
 `python -m` and `python -c` look for modules in the current folder first, and PYTHONPATH may name it, too: a stranger's
-`queue.py` there would be run. So each of these processes is isolated (-I) and gets its search path explicitly: the
-standard library and the environment first, then steptime's own folder, then the other paths of this process.
+`queue.py` there would be run. So each of these processes is isolated (-I) and gets its search path explicitly: first
+the standard library and the environment, then steptime's own folder, then the other paths of this process.
 `tests/test_house.py` ensures that no other is started."""
 
 from __future__ import annotations

@@ -229,11 +229,11 @@ def mean_of_series(values: Numbers) -> Estimate:
 
 
 def difference_of_series(values: Numbers, base: Numbers) -> Estimate:
-    """mean(values) - mean(base) of two series in time order, with a distribution-free interval: that of Moses for a
-    shift (Hollander and Wolfe, Nonparametric Statistical Methods, 4.3), over the means of blocks of neighbours, so that
-    slow drift widens it. With fewer than four blocks on each side it is the range of all pairs' differences, which is
-    less than 95 %. If one series is a single value, its interval is that of `mean_of_series`. Raises ValueError for an
-    empty series."""
+    """mean(values) - mean(base) of two series in time order, with a distribution-free interval. The interval is that of
+    Moses for a shift (Hollander and Wolfe, Nonparametric Statistical Methods, 4.3), over the means of blocks of
+    neighbours, so that slow drift widens it. With fewer than four blocks on each side it is the range of all pairs'
+    differences, which is less than 95 %. If one series is a single value, its interval is that of `mean_of_series`.
+    Raises ValueError for an empty series."""
     difference = float(np.mean(values)) - float(np.mean(base))
     samples = len(values) + len(base)
     if min(len(values), len(base)) < 2:
@@ -276,11 +276,11 @@ class Jump:
 def jumps(values: Float64, least: float, spreads: Sequence[float] = ()) -> tuple[Jump, ...]:
     """Positions where the level of a series changes beyond noise, by a rule that a person can check by hand.
 
-    A level is the median of its values so far. Its noise is the largest of `least` (relative to it), `spreads`
-    (half-widths of each value's own interval: that of the next value, and the level's median), and LEVEL_SPREADS times
-    the scatter of neighbours: the median of their distances, times 1.4826 / sqrt(2), which is the standard deviation of
-    a normal distribution. A value beyond that starts a new level if the median of it and the next CONFIRMING values is
-    also beyond, on the same side; without next values it decides alone."""
+    A level is the median of its values so far. Its noise is the largest of three. `least` is relative to the level.
+    `spreads` are half-widths of each value's own interval: the next value's, and the level's median. The third is
+    LEVEL_SPREADS times the scatter of neighbours: the median of their distances, times 1.4826 / sqrt(2), which is the
+    standard deviation of a normal distribution. A value beyond the noise starts a new level if the median of it and the
+    next CONFIRMING values is also beyond, on the same side. Without next values it decides alone."""
     found: list[Jump] = []
     start, scatter = 0, _scatter_of(values)
     for index in range(1, len(values)):
@@ -319,9 +319,9 @@ def slope_of(values: Float64) -> Estimate:
 
 
 def autocorrelation_time(values: Float64) -> float:
-    """Number of values of a series that are worth one independent value, at least 1: the sum of its autocorrelations in
-    both directions, up to the first lag that is 2.5 times it (Sokal, Monte Carlo Methods in Statistical Mechanics,
-    1997, section 3: five times his tau, which is half of this), by Fourier transform."""
+    """Number of values of a series that are worth one independent value, at least 1. It is the sum of the
+    autocorrelations in both directions, up to the first lag that is 2.5 times it, by Fourier transform (Sokal, Monte
+    Carlo Methods in Statistical Mechanics, 1997, section 3: five times his tau, which is half of this)."""
     count = len(values)
     centred = values - values.mean()
     power = float(centred @ centred)
@@ -335,9 +335,9 @@ def autocorrelation_time(values: Float64) -> float:
 
 
 def student(freedom: float, *, looks: bool = False) -> float:
-    """Quantile of Student's t at 97.5 % for `freedom` >= 1, at 99.375 % for `looks`: exact for whole numbers up to 9,
-    linear between them, and beyond them the expansion of Cornish and Fisher (Abramowitz and Stegun 26.7.5), whose error
-    is below 0.4 % there."""
+    """Quantile of Student's t at 97.5 % for `freedom` >= 1, at 99.375 % for `looks`. It is exact for whole numbers up
+    to 9 and linear between them; beyond, it is the expansion of Cornish and Fisher (Abramowitz and Stegun 26.7.5),
+    whose error is below 0.4 % there."""
     table, z = (_STUDENT_OF_LOOKS, NORMAL_OF_LOOKS) if looks else (_STUDENT, NORMAL)
     if freedom < len(table):
         below = int(freedom)

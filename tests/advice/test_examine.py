@@ -275,14 +275,14 @@ def test_a_line_that_reads_a_container_that_grows_says_so(text: str, line: int, 
     (finding,) = examine(case, [made("ST901", "slow", found("ST901", "slow", saving(200), source=source))]).findings
     sentence = "It reads the deque Replay.items, which grows by 40 with each step."
     assert (sentence in finding.evidence) is says
-    assert ("Empty Replay.items once it has served" in finding.advice) is says
+    assert ("Empty Replay.items after use" in finding.advice) is says
 
 
 def test_a_container_with_the_name_of_a_word_in_a_sentence_is_not_read_by_the_line() -> None:
     holder = HolderUse("list", "times", 0, 0, False, SourceLine("a.py", 3, "main", "times.append(now)"), 1)
     case = replace(CASE, memory=MemoryUse("cpu", 2 << 30, holders=(holder,)))
     source = SourceLine("a.py", 9, "mean", "return mask.mm(table)")
-    slow = replace(found("ST901", "slow", saving(200), source=source), evidence=("There runs mm, 2 times per step.",))
+    slow = replace(found("ST901", "slow", saving(200), source=source), evidence=("It runs mm, 2 times per step.",))
     (finding,) = examine(case, [made("ST901", "slow", slow)]).findings
     assert finding.evidence == slow.evidence
 

@@ -82,7 +82,7 @@ def test_a_finding_says_what_takes_most_of_its_place() -> None:
     case = replace(BASE, runs=run_uses([REFRESH], PATHS, (), {}))
     found = with_what_runs(finding(), case, general=True)
     assert found.summary == "It takes 5 ms; mostly linalg_eigh, 12 times per step"
-    assert found.evidence[0] == "There runs linalg_eigh (100 % of train.py:25, 12 times per step, 96 × 96)."
+    assert found.evidence[0] == "It runs linalg_eigh (100 % of train.py:25, 12 times per step, 96 × 96)."
     assert "every n-th step" in found.advice
     assert "Move it." not in found.advice
     kept = with_what_runs(finding(), case, general=False)
@@ -155,7 +155,7 @@ def test_what_a_device_computes_is_not_said_by_the_cpus_time() -> None:
 
 def test_what_each_step_needs_is_not_advised_to_be_done_less_often() -> None:
     case = replace(BASE, runs=run_uses([REFRESH], PATHS, (), {}))
-    needed = finding(advice="The loss goes through it, so each step needs it: compile it.")
+    needed = finding(advice="The loss depends on it, so each step needs it: compile it.")
     found = with_what_runs(needed, case, general=False)
     assert found.advice == needed.advice
     assert "linalg_eigh" in found.summary
@@ -171,7 +171,7 @@ def test_a_line_that_calls_a_function_of_the_jobs_own_has_what_runs_below() -> N
     paths = tuple(replace(path, lines=(*path.lines, calling)) for path in PATHS)
     case = replace(BASE, paths=paths, runs=run_uses([REFRESH], paths, (), {}))
     found = with_what_runs(finding(source=calling), case, general=True)
-    assert found.evidence[0].startswith("There runs linalg_eigh (80 % of train.py:80, 12 times per step")
+    assert found.evidence[0].startswith("It runs linalg_eigh (80 % of train.py:80, 12 times per step")
 
 
 def test_operators_are_not_what_python_mostly_does() -> None:

@@ -7,7 +7,7 @@ import pytest
 from steptime.analysis.kernel_names import dtype, list_item, multiplies, tensor_cores
 from steptime.analysis.roofline import missed
 
-ON_MATRIX_UNITS = [
+ON_TENSOR_CORES = [
     "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64_warpgroupsize1x1x1_execute_segment_k_off_kernel__5x_cublas",
     "void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm_relu_bf16_64x64_64x6_tn_align8>(Params)",
     "void cutlass::Kernel2<cutlass_75_wmma_tensorop_bf16_s161616gemm_bf16_32x32_32x1_tn_align1>(Params)",
@@ -57,14 +57,14 @@ HELPING = [
 
 
 @pytest.mark.parametrize(
-    ("names", "expected"), [(ON_MATRIX_UNITS, True), (ON_ORDINARY_UNITS, False), (SAYING_NOTHING, None)]
+    ("names", "expected"), [(ON_TENSOR_CORES, True), (ON_ORDINARY_UNITS, False), (SAYING_NOTHING, None)]
 )
 def test_the_unit_is_reported_by_the_name_or_not_at_all(names: list[str], expected: bool | None) -> None:
     assert {name: tensor_cores(name) for name in names} == dict.fromkeys(names, expected)
 
 
 def test_the_kernel_that_multiplies_is_reported_from_its_helpers() -> None:
-    multiplying = [name for name in (*ON_MATRIX_UNITS, *ON_ORDINARY_UNITS) if "ForwardData" not in name]
+    multiplying = [name for name in (*ON_TENSOR_CORES, *ON_ORDINARY_UNITS) if "ForwardData" not in name]
     assert [name for name in multiplying if not multiplies(name)] == []
     assert [name for name in HELPING if multiplies(name)] == []
 

@@ -44,7 +44,7 @@ def test_what_is_never_printed_is_found(sentence: str) -> None:
 @pytest.mark.parametrize(
     "sentence",
     [
-        "Each step waits 57.5 ms (72 %) for the loader: 1.77 ms an item, at slow_input.py:55.",
+        "Each step waits 57.5 ms (72 %) for the loader: 1.77 ms per item, at slow_input.py:55.",
         "Steps vary by 222 % (interquartile range over median)",
         "input free: 33 % shorter (29 to 35 %)",
         "Resident memory does not grow with the steps (-4 to 191 KiB per step over 30 steps)",

@@ -254,8 +254,8 @@ def _settings(process: Process, layout: Layout, usual: Int64, trainers: int) -> 
 
 
 def of_another_training(layout: Layout, usual: Int64, seen: Bool) -> bool:
-    """True if most of the usual steps' time is in steps of optimizers that updated nothing in the steps of a mask: a
-    job that trains a second model in a loop of its own. What was seen in the first loop says nothing about it."""
+    """True if most of the usual steps' time is in steps of optimizers that updated nothing in the masked steps: the job
+    trains a second model in a loop of its own. What was seen in the first loop says nothing about it."""
     steps, updates = layout.timeline.steps, layout.records.of(*UPDATES)
     step = step_at(np.stack([steps.start, steps.end], axis=1), updates.start)
     step, identity = step[step != UNKNOWN], updates.identity[step != UNKNOWN]
@@ -324,8 +324,8 @@ def _compilations(process: Process, steps: Steps) -> tuple[CompilationUse, ...]:
 
 
 def _compiling(process: Process, steps: Steps) -> tuple[int, int]:
-    """(ns in which something was compiled, ns of the run): up to the end of the last step, from its first one or the
-    first compilation, which comes before the end of that."""
+    """(ns in which something was compiled, ns of the run). The run lasts from its first step, or the first compilation
+    if that is earlier, to the end of the last step."""
     known = [(fact.start, fact.start + fact.duration_ns) for fact in process.compilations if fact.start is not None]
     last = int(steps.end[-1])
     first = min([int(steps.start[0]), *(start for start, _ in known)])
@@ -334,8 +334,8 @@ def _compiling(process: Process, steps: Steps) -> tuple[int, int]:
 
 
 def _site_uses(process: Process, layout: Layout, usual: Int64) -> tuple[SiteUse, ...]:
-    """Calls of tensor methods, per step. A site that is called at each forward is called as often as forwards run in
-    the usual steps: an episode may be short when it is looked at, and long when the agent has learnt."""
+    """Calls of tensor methods, per step. A site that each forward calls counts as often as forwards run in the usual
+    steps: an episode may be short when the site is examined, and long later in training."""
     callees, starts, steps = process.callees, layout.activity.forwards.start, layout.timeline.steps
     forwards = float(counted(starts, steps.start, steps.end)[usual].mean())
     return tuple(

@@ -5,7 +5,7 @@ device idles less. A finding's savings are limited to its category, so that no k
 steady step has.
 
 A chain is two or more consecutive kernels on one stream, launched in one step by pointwise operators of at least two
-kinds on tensors of one size: a fused kernel would not write and read the tensors in between. A trace does not show
+kinds on tensors of one size. A fused kernel would not write and read the tensors in between. A trace does not show
 whether each kernel reads the result of the one before. So rows of a single operator (scaled gradients, cleared buffers)
 are excluded, and so is the optimizer, which has a rule of its own."""
 

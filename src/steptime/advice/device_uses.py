@@ -187,7 +187,7 @@ class GradientUse:
 class RankUse:
     """One rank of several. step, compute: ns per step. communication: ns per step in collectives; waiting: part of it
     before the last rank arrived. last: fraction of the waiting (of the first rank for the last) at collectives where
-    this rank came last; 0 for all ranks if none comes last more often than by chance."""
+    this rank came last. It is 0 for all ranks if none comes last more often than by chance."""
 
     rank: int
     step: float
@@ -241,7 +241,8 @@ class MachineUse:
     between_runs: float | None = None
 
     def balance(self, dtype: str) -> float | None:
-        """FLOP per byte at which a matmul takes as long as its bytes: below it memory is the bound, above it arithmetic
-        (the ridge point of Williams, Waterman and Patterson, Roofline, 2009); None where a peak is not known."""
+        """FLOP per byte at which a matmul takes as long as moving its bytes; None if a peak is not known. Below it
+        memory is the bound, above it arithmetic (the ridge point of Williams, Waterman and Patterson, Roofline,
+        2009)."""
         rate = dict(self.rates).get(dtype)
         return rate / self.copy_bytes if rate and self.copy_bytes else None

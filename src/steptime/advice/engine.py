@@ -89,7 +89,8 @@ def _left_by_places(name: str, spent: float, earlier: Iterable[Finding], case: C
 
 
 def _closeness(finding: Finding, other: Finding) -> tuple[bool, bool, bool]:
-    """How surely another finding holds the time of one: at its line, in its category, or anywhere in the step."""
+    """Certainty that another finding includes the time of this one: at its line, in its category, or anywhere in the
+    step."""
     overlap = _overlap(finding, other)
     return (
         overlap and _same_line(finding, other),
@@ -328,7 +329,7 @@ def _with_container(finding: Finding, longer: Sequence[HolderUse], code: tuple[s
         if each.source != line and each.name not in finding.summary and (keeps or re.search(named, texts)):
             reads = "Its results stay in" if keeps else "It reads"
             grows = f"{reads} the {each.kind} {each.name}, which grows by {each.entries:,.0f} with each step."
-            advice = f"Empty {each.name} once it has served, bound it, or keep a sum of it."
+            advice = f"Empty {each.name} after use, limit it, or keep a sum of it."
             if each.kind == "cache":
                 advice = limit_of_cache(each.name)
             return replace(finding, advice=f"{finding.advice} {advice}", evidence=(grows, *finding.evidence))
@@ -354,8 +355,8 @@ def _is_at_place(finding: Finding) -> bool:
 
 
 def _without_named_parts(findings: Findings, case: Case, rules: Rules) -> Findings:
-    """Without notes on parts of the step that another finding names: by the line, the function, or the operator; and on
-    lines of the input whose time a finding about the input claims."""
+    """Findings without two kinds of notes: those on a part of the step that another finding names by line, function or
+    operator; and those on input lines whose time a finding about the input claims."""
     others = [each for each in findings if each.name != LARGE_PART and each.weight is not Weight.CAVEAT]
     claimed = max((_saving(each) for each in others if each.category == "input"), default=0.0) / (1 - MOST_UNCLAIMED)
     inputs = {use.source.place for use in case.lines if use.role == "input" and use.duration.value <= claimed}
@@ -390,9 +391,9 @@ def _with_the_rest(findings: Findings, case: Case, rules: Rules) -> Findings:
 
 
 def _in_order(findings: Findings, case: Case, rules: Rules) -> Findings:
-    """By savings, the more specific first where two are alike; before all, what becomes worse with every step, or else
-    what matters more in the run than its usual steps: outliers, or other parts, unless the cause of half of a step is
-    known."""
+    """Findings by savings; of two with like savings, the more specific one first. Faults that grow with every step come
+    before all, or else parts of the run that matter more than its usual steps (outliers, other parts), unless the cause
+    of half of a step is known."""
     worse, half = worsening(case), MOST_OF_THE_RUN * case.step.duration.value
     grows = any(each.name == worse and (worse != GROWTH or each.weight is Weight.FINDING) for each in findings)
     known = any(each.weight is Weight.FINDING and not _vague(each) and _saving(each) >= half for each in findings)
@@ -417,9 +418,9 @@ def _rank(finding: Finding) -> tuple[int, float, str]:
 
 
 def _lines_first(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Findings with each one that is less specific moved behind those with a line that are more, unless it surely saves
-    more. What names a cause comes before what names a place, as it says what to do; and a place before a category or a
-    setting: a line is changed in minutes, a category by another way of running the model."""
+    """Findings with each less specific one moved after the more specific ones with a line, unless it surely saves more.
+    A cause comes before a place, because it says what to do; a place comes before a category or a setting. A line is
+    changed in minutes, a category by another way of running the model."""
     kept: list[Finding] = []
     for finding in reversed(findings):  # the least first
         alike = (at for at, other in enumerate(kept) if _yields(finding, other))
@@ -433,8 +434,8 @@ def _vague(finding: Finding) -> int:
 
 
 def _yields(general: Finding, line: Finding) -> bool:
-    """True if one is less specific than the other, which has a line, and neither's interval excludes the other's
-    savings; of a place and a cause in it, where that is a good part of it."""
+    """True if a finding is less specific than another one, which has a line, and neither's interval excludes the
+    other's savings. For a place and a cause in it: if the cause is a good part of it."""
     if _vague(general) <= _vague(line) or line.source is None:
         return False
     if general.savings is None or line.savings is None or general.weight is not line.weight:
@@ -552,13 +553,13 @@ PASSES: tuple[Callable[[Findings, Case, Rules], Findings], ...] = (
     _material,  # first: all that follows compares savings, or goes by what is worth a finding
     _without_covered,  # before the lines: what makes up a category is reported by no line, and none is looked for
     _at_lines,  # before findings replace one another, as those about lines do so by their lines
-    _with_what_runs,  # behind the lines, and before all that adds to a summary or to advice
-    _with_containers,  # behind the lines, which say what they read
+    _with_what_runs,  # after the lines, and before all that adds to a summary or to advice
+    _with_containers,  # after the lines, which say what they read
     _without_generalities,  # before the sharing: what is reported better elsewhere takes no time from another finding
     _without_named_parts,  # before the sharing: what another finding names needs no note
-    _each_line_once,  # behind the lines, which may have become one; before the sharing, for the same reason
+    _each_line_once,  # after the lines, which may have become one; before the sharing, for the same reason
     _with_shares,  # the last that changes a saving: of all that stays, the largest first
-    _with_the_rest,  # behind the sharing: what nobody claims is known then
+    _with_the_rest,  # after the sharing: what nobody claims is known then
     _in_order,  # by what was left of each
 )
 """Passes over the findings of all rules, in this order."""

@@ -350,8 +350,8 @@ class Case(RuleFacts):
         "a trace does not hold what lines give (steptime run looks at it)",
     )
     lengths: LengthUse | None = absent(None, "the profiled steps do not last as long as their batches are large")
-    change: LastingChange | None = absent(None, "the steps did not change for good within the run")
-    period: PeriodUse | None = absent(None, "no step is slow every so many steps")
+    change: LastingChange | None = absent(None, "the steps did not change permanently within the run")
+    period: PeriodUse | None = absent(None, "no slow steps at equal distances")
     changing_work: bool | None = absent(None, "fewer than two steps were profiled")
     modules: tuple[ModuleUse, ...] = absent((), "no module found in a profiled step")
     passes: PassUse | None = absent(None, "no line starts many backward passes in a step")

@@ -21,7 +21,7 @@ class Promise(Enum):
     """Promise of a fix about the numbers of the training."""
 
     SAME_BITS = "the same losses, bit by bit"
-    SAME_CURVE = "a loss curve as another seed would give"
+    SAME_CURVE = "a loss curve like that of another seed"
     NEW_TRAINING = "another training"
     """Different training, such as another batch size or accumulation. Never adopted on the user's behalf."""
 
@@ -304,8 +304,9 @@ def training_lines(lines: tuple[LineUse, ...]) -> tuple[SourceLine | None, Sourc
 def model_edit(
     case: Case, statement: str, example: str, batch: str = "", in_place: str | None = None
 ) -> ModelEdit | Snippet:
-    """Edit that adds a statement about the model, if the loop that calls it is known; else its example. in_place: see
-    `ModelEdit`; None if the statement keeps the parameters' names. A module of torch's own is not compiled in place."""
+    """Edit that adds a statement about the model if the loop that calls it is known; else the example as a snippet to
+    paste. in_place: as in `ModelEdit`; None if the statement keeps the parameters' names. A module of torch's own is
+    not compiled in place."""
     forward, _ = training_lines(case.lines)
     if forward is None or sum(model.parameters > 0 for model in case.top_modules) > 1:  # the change acts on all of them
         return Snippet(example)

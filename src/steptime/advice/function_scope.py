@@ -67,7 +67,7 @@ class FunctionScope:
                         yield each.id, (node, ast.copy_location(item, node.value))
 
     def rounds(self, node: ast.AST) -> list[ast.AST]:
-        """What runs a node again, from the inside."""
+        """Loops and comprehensions around a node, which run it again, the innermost first."""
         found: list[ast.AST] = []
         while (outer := self.around.get(node)) is not None:
             first = isinstance(outer, ast.For | ast.AsyncFor) and node is outer.iter  # it runs once

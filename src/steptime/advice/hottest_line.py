@@ -20,7 +20,7 @@ INPUT = "input"
 OF_MODELS = ("forward", "backward", "optimizer")
 """Parts of the step that are never input."""
 ON_HOST = (INPUT, "python", "overhead", "rest")
-"""Categories of host time, whatever device the job uses; for others, operators have already determined the function."""
+"""Categories of CPU time, whatever device the job uses; for others, operators have already determined the function."""
 PERIODIC = "periodic-steps"
 """Rule of lines that run in some steps only."""
 LEAST_SHARE = 0.3
@@ -110,10 +110,10 @@ def _runs_through(known: SourceLine, case: Case) -> bool:
 
 
 def _below(known: SourceLine | None, category: str, case: Case) -> list[PathUse]:
-    """Paths through the known line; else, for the input, those of the loader; else those through its function, unless
-    that is or calls the training loop, because everything runs through that. Work of a model is never input, although a
-    framework's loop may start at the known line. For categories that are not host time alone, only paths that end in
-    the operators' function count."""
+    """Paths through the known line; else, for the input, those of the loader; else those through its function. A
+    function that is or calls the training loop does not count, because everything runs through it. Work of a model is
+    never input, although a framework's loop may start at the known line. For categories that are not CPU time alone,
+    only paths that end in the operators' function count."""
     paths = [path for path in case.paths if path.lines and not (category == INPUT and path.part in OF_MODELS)]
     through = [path for path in paths if known is not None and any(is_same_line(line, known) for line in path.lines)]
     around = function_around((line for path in paths for line in path.lines), known) if known is not None else None

@@ -57,7 +57,7 @@ COPIES = frozenset({"copy", "_to_copy", "to", "clone", "contiguous"})
 """ATen operators that only change layout or dtype. Joins and gathers (cat, index) are left out, because models need
 them."""
 REACHABLE = 0.8
-"""Fraction of an upper bound that a good kernel reaches (a large matmul of a vendor's library: 75 to 85 %)."""
+"""Fraction of a peak that a good kernel reaches (a large matmul of a vendor's library: 75 to 85 %)."""
 EMPTY_KERNEL = 1_500.0
 """Time of an empty kernel on the device's own clock, ns (1.2 to 2.2 µs in traces of V100 to H100: their shortest
 fills)."""
@@ -195,7 +195,7 @@ def short_kernel(name: str) -> str:
 def moving(operators: Iterable[OperatorUse], machine: MachineUse | None) -> list[OperatorUse]:
     """Memory-bound pointwise operators of the model, without the optimizer's.
 
-    The bandwidth is that of a copy, or what plain operators reach here if that is less: newly allocated tensors are
+    The bandwidth is that of a copy, or what plain operators reach here if that is less. Newly allocated tensors are
     slow to write (4 to 8 GB/s where a copy reached 41), whatever is computed."""
     waiting = (use for use in operators if use.bound == "memory" and use.phase != "optimizer")
     pointwise = [use for use in waiting if plain_name(use.name) in POINTWISE]

@@ -1,6 +1,6 @@
 """Lines and operators of the user's code for the rules: time per step, role, and contents.
 
-The line timeline and the profile give shares, the always-on timers give times: timing a line costs up to a microsecond
+The line timeline and the profile give shares; the always-on timers give times. Timing a line costs up to a microsecond
 per execution, and a profiled step is slower than a real one. So the times of lines and operators are scaled down to the
 phases and the breakdown of the steady steps."""
 
@@ -232,7 +232,7 @@ def line_kind(calls: Iterable[str]) -> LineKind:
 
 
 def calls_function(calls: Iterable[str], *names: str) -> bool:
-    """True if one of these names is the last name of a called function."""
+    """True if a called function has one of these names, without its module."""
     return any(each.rpartition(".")[2] in names for each in calls)
 
 
@@ -256,8 +256,8 @@ def line_uses(process: Process, layout: Layout, usual: Int64, in_operators: Inte
     same.
 
     in_operators: intervals of the profiled steps in which the training thread was inside operators. Lines are not
-    traced there, but the gaps between the instrumented parts are the same: of a line's time in a gap, the fraction that
-    the profiled gap spends in operators is not Python's."""
+    traced there, but the gaps between the instrumented parts are the same. If operators take a fraction of a profiled
+    gap, the same fraction of a line's time in that gap is not Python's."""
     steps, times = layout.timeline.steps, layout.lines.times
     lined = np.flatnonzero(steps.lined)
     if not len(lined) or not len(times.identity):
@@ -314,7 +314,7 @@ def line_uses(process: Process, layout: Layout, usual: Int64, in_operators: Inte
 
 def grown_line(process: Process, layout: Layout) -> tuple[SourceLine, float] | None:
     """Line with most of the extra time of steps that are periodically slow, and its fraction of that time, from steps
-    timed by line; None if no slow or no other step was timed, or no line takes most of it."""
+    timed by line. None if no slow or no other step was timed, or no line takes most of it."""
     steps = layout.timeline.steps
     turns = lined_turns(steps)
     chosen, period = turns.slow, turns.period
@@ -333,8 +333,8 @@ def grown_line(process: Process, layout: Layout) -> tuple[SourceLine, float] | N
 def forwards_without_gradients(
     process: Process, layout: Layout, usual: Int64
 ) -> tuple[RepeatedForward | None, RepeatedForward | None]:
-    """Forwards without gradients in the usual steps: of models that are trained in them, as far as they were seen to
-    read what the model reads with gradients; and of models that never run with gradients and keep their weights."""
+    """Forwards without gradients in the usual steps, of two kinds of models: those that are trained in these steps and
+    read what the model reads with gradients; and those that never run with gradients and keep their weights."""
     forwards = layout.activity.forwards
     gradient = forwards.flagged(Flag.GRADIENT)
     trained = np.isin(forwards.identity, forwards.identity[gradient])

@@ -1,7 +1,7 @@
 """Better ways to write a line that takes long: what it does in vain or again, by its syntax and what runs there.
 
-The text of a line says in which form it was written, the measurement that this form is what costs: a way counts only
-if nothing else takes most of the line, and a search of a list only where the line was seen to read all of one."""
+A line's text shows how it was written, and the measurement shows that this costs the time. A way counts only if nothing
+else takes most of the line; a search of a list only if the line was seen to read the whole list."""
 
 from __future__ import annotations
 
@@ -278,7 +278,7 @@ def _longer(line: _Line) -> Iterator[str]:
         bound = [(match, hits) for text, hits in line.around.items() if (match := binds.match(text))]
         again = [hits for match, hits in bound if not re.search(own, match["value"])]
         if line.hits < 2 * max(again, default=0.0):
-            return  # it is joined once to what each step or round has made anew
+            return  # it is joined once to what each step or round has made again
         if drops or any(re.match(rf"\s*{own}\[.*:.*\]\s*$", match["value"]) for match, _ in bound):
             yield (
                 f"{name}() copies all of {whole} to put a little in: keep one array, and write the new rows over the "
@@ -306,7 +306,7 @@ def _best(line: _Line) -> Iterator[str]:
             fewer = "torch.topk" if of_tensors else "numpy.argpartition"
             if last_name(call.func) == "sorted":
                 fewer = "heapq.nlargest (nsmallest), or numpy.argpartition of one array,"
-            yield f"It sorts all, and a few are taken: {fewer} takes a fraction of the time."
+            yield f"It sorts everything for a few entries: {fewer} takes a fraction of the time."
 
 
 def _permuted(line: _Line) -> Iterator[str]:
@@ -330,7 +330,7 @@ def _permuted(line: _Line) -> Iterator[str]:
             name = last_name(node.value.func)
             if name in ("randperm", "permutation"):
                 yield (
-                    f"{name}() orders all for the few that are taken: draw those, with generator.choice(n, count, "
+                    f"{name}() permutes everything for a few draws: draw only those, with generator.choice(n, count, "
                     "replace=False) of generator = np.random.default_rng(), or torch.randint where one may come twice."
                 )
 
@@ -351,7 +351,7 @@ def _unlogged(line: _Line) -> Iterator[str]:
             logger = "logging.getLogger()" if ast.unparse(owner) == "logging" else _name(owner)
             level = _name(call.args[0]) if name == "log" and call.args else f"logging.{name.upper()}"
             yield (
-                "The logger drops it, and its arguments are made all the same: put "
+                "The logger drops the message, but its arguments are computed: put "
                 f"`if {logger}.isEnabledFor({level}):` in front of it."
             )
 
@@ -374,7 +374,7 @@ def _decoded(line: _Line) -> Iterator[str]:
     if line.loads and re.search(r"Image\.open\(", whole) and re.search(r"\.(?:resize|thumbnail)\(|Resize\(", whole):
         yield (
             "It decodes the whole image and keeps a small one. Store the images once in the size that training needs. "
-            'Or call image.draft("RGB", (width, height)) right behind Image.open: a JPEG is then decoded at a half, a '
+            'Or call image.draft("RGB", (width, height)) right after Image.open: a JPEG is then decoded at a half, a '
             "quarter or an eighth of its size, and no smaller than that."
         )
 
@@ -421,7 +421,7 @@ def _viewed(line: _Line) -> Iterator[str]:
             value = bound.get(ast.unparse(part), part)
             if isinstance(value, ast.Subscript) and isinstance(value.slice, ast.Slice):
                 whole, name = _name(value.value), _name(part)
-                yield f"{name} is a view, with which torch.save writes all of the tensor {whole}: save {name}.clone()."
+                yield f"{name} is a view, and torch.save writes all of its tensor {whole}: save {name}.clone()."
 
 
 WAYS: tuple[tuple[Callable[[_Line], Iterator[str]], frozenset[str]], ...] = (

@@ -38,7 +38,7 @@ def loader_use(process: Process, layout: Layout, usual: Int64) -> LoaderUse | No
     the steps.
 
     wait excludes an iterator's extra time for its first batch, and the shutdown of its workers when no batches are
-    left: these belong to `start`, the time from the last batch of an iterator to the first one of the next."""
+    left. Both belong to `start`, the time from the last batch of an iterator to the first one of the next."""
     groups = _groups(process, layout)
     if not groups:
         return None
@@ -86,7 +86,7 @@ def loader_use(process: Process, layout: Layout, usual: Int64) -> LoaderUse | No
 
 
 def _early(process: Process, steps: Steps, wait: Int64) -> float | None:
-    """Shortest wait (ns) of the steps before lines below the loop were timed, but for the first one; None without
+    """Shortest wait (ns) of the steps before lines below the loop were timed, except the first one; None without
     any. Other load makes waits longer, not shorter."""
     start = process.sampled[0].start if process.sampled else 0
     before = wait[1 : np.searchsorted(steps.end, start)]
@@ -245,8 +245,8 @@ def _starts(
 
 def _settling(layout: Layout, iterators: set[int], usual: Int64) -> float:
     """Extra time of forward, backward and update in the steps after a start, ns per start (other work at the end of an
-    epoch is the user's own); 0 if no start after the first was followed by usual steps, or no others are there to
-    compare."""
+    epoch is the user's own). 0 if no start after the first was followed by usual steps, or if there are no others to
+    compare with."""
     steps, began = layout.timeline.steps, _of(layout.records.of(Kind.LOADER_START), iterators)
     training = steps.phases[:, MODEL].sum(axis=1)
     behind = np.searchsorted(steps.end, began.start[1:], side="right")[:, None] + np.arange(SETTLING)

@@ -14,8 +14,8 @@ Receiving a batch from a worker takes several requests, which a thread of that w
 each tensor, by multiprocessing.resource_sharer). While the worker prepares its next batch, each answer waits for the
 interpreter's lock, 5 ms at a time (sys.getswitchinterval).
 
-(4) is for jobs that train on the CPU with several threads: an operator ends with its slowest thread, and the others
-spin until then, so that one worker on one of their CPUs slows them all."""
+(4) is for jobs that train on the CPU with several threads. An operator ends with its slowest thread, and the others
+spin until then, so one worker on one of their CPUs slows them all."""
 
 from __future__ import annotations
 
@@ -196,9 +196,9 @@ def _places(step: StepSummary, settings: SettingsUse | None, usable: int) -> tup
 
 
 def _works(step: StepSummary, loader: LoaderUse, training: float, contention: Contention | None) -> float:
-    """Fraction of batch preparation in which a CPU works: estimated from the wait for it, as the CPU time of the job
-    beyond its `training`, ns per step (which kept one of its threads busy, or all: the middle is assumed). CPU time of
-    other processes counts, because the job may have wanted it. 1 if there is no wait to tell it from."""
+    """Fraction of batch preparation in which a CPU works. It is estimated from the wait for a batch: the CPU time of
+    the job beyond its `training`, ns per step, which kept one of its threads busy, or all (the middle is assumed). CPU
+    time of other processes counts, because the job may have wanted it. 1 if there is no wait to tell it from."""
     wait = min(loader.wait.value, step.duration.value)
     if contention is None or contention.job_cpu <= 0 or wait < INFORMATIVE * step.duration.value or wait <= 0:
         return 1.0

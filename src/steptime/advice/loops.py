@@ -267,9 +267,9 @@ def _took(use: OperatorUse, dispatch: float) -> float:
 
 
 def _needed(use: OperatorUse, machine: MachineUse | None) -> tuple[float, float]:
-    """ns that an operator's work takes as a part of one for all rounds: (at the roofline, its arithmetic alone, as
-    copies into a common result are not needed then); its duration where that is not known, or where it is large by
-    itself."""
+    """ns that an operator's work takes as part of one operator for all rounds: at the roofline, its arithmetic alone,
+    because copies into a common result are not needed then. If that is unknown, or the operator is large by itself, its
+    duration."""
     rate, copy = (machine.matrix_flops, machine.copy_bytes) if machine is not None else (None, None)
     if use.bytes is None or not copy or (use.flops and not rate):
         return use.duration, use.duration if use.duration > LARGEST_OPERATOR * use.calls else 0.0
@@ -279,8 +279,8 @@ def _needed(use: OperatorUse, machine: MachineUse | None) -> tuple[float, float]
 
 
 def is_carried(texts: Iterable[str]) -> bool:
-    """True if a round of a loop needs what the one before computed: a variable is bound to a function of itself, of
-    which a sum, a list that grows and rows that are filled in are none. True as well where a line cannot be read."""
+    """True if a round of a loop needs the result of the round before: a variable is bound to a function of itself. A
+    sum, a list that grows and rows that are filled do not count. True as well where a line cannot be read."""
     reads: dict[str, set[str]] = {}
     computed: set[tuple[str, str]] = set()
     for text in texts:
@@ -300,7 +300,7 @@ def is_carried(texts: Iterable[str]) -> bool:
 
 
 def _operands(value: ast.expr) -> list[ast.expr]:
-    """What a sum or a joining adds up: a + b, a.index_add(0, i, b), torch.cat([a, b]); else the value itself."""
+    """Operands of a sum or a concatenation: a + b, a.index_add(0, i, b), torch.cat([a, b]); else the value itself."""
     if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Add):
         return _operands(value.left) + _operands(value.right)
     if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and JOINS.search(value.func.attr):

@@ -23,8 +23,8 @@ from steptime.recording.recording import LeakFacts, Process
 
 
 def memory_rate(machine: MachineUse | None, size: float) -> float | None:
-    """Rate of an in-place update that passes over `size` bytes, B/s read and written: as measured for the next larger
-    size, or the largest; None if not measured (an accelerator, an earlier version's recording)."""
+    """Rate of an in-place update over `size` bytes, B/s read and written, as measured for the next larger size or the
+    largest. None if not measured (an accelerator, an earlier version's recording)."""
     if machine is None or not machine.updates:
         return None
     return next((rate for each, rate in machine.updates if each >= size), machine.updates[-1][1])
@@ -92,7 +92,7 @@ def _retries(process: Process, timeline: Timeline) -> float:
 
 
 def _holders(process: Process) -> tuple[HolderUse, ...]:
-    """What keeps tensors, and then the containers that become longer by anything else."""
+    """Holders of tensors, and then the containers that grow by anything else."""
     containers = {
         each.name: HolderUse(each.kind, each.name, 0.0, 0.0, source=each.site, entries=each.entries, most=each.most)
         for each in process.growing

@@ -135,8 +135,8 @@ def _collecting(use: OptimizerUse, machine: MachineUse | None) -> float:
 
 
 def dense_gradients(case: Case, elements: int) -> float:
-    """ns per step in which backward makes dense gradients of embeddings of so many elements: it fills at least as much
-    with zeros, and adds the rows that were looked up. Of more that is filled, this part by its bytes."""
+    """ns per step in which backward makes dense gradients of this many elements of embeddings: it fills at least as
+    much with zeros, and adds the rows that were looked up. Of more that is filled, this part by its bytes."""
     least = BYTES_PER_ELEMENT * elements
     made = [use for use in case.operators if LOOKED_UP in use.name]
     made += [
@@ -151,8 +151,8 @@ LOOKED_UP = "embedding_dense_backward"
 
 
 def hand_made_update(case: Case) -> list[LineTime]:
-    """Lines of a function that applies the gradients parameter by parameter, if no torch optimizer does: of the lines
-    outside of the model that run for each parameter, those with most time."""
+    """Lines of a function that applies the gradients parameter by parameter, if no torch optimizer does. Of the lines
+    outside of the model that run for each parameter, they take most time."""
     updates = any(use.phase == "optimizer" for use in case.operators)
     if case.optimizers or not case.top_modules or not updates:
         return []
@@ -205,7 +205,7 @@ MOST_TIMES = 2.0
 
 
 def zeroing(case: Case) -> tuple[float, float]:
-    """(ns per step to fill gradients with zeros, ns per step to add to them in backward); (0, 0) if the operators
+    """(ns per step to fill gradients with zeros, ns per step to add to them in backward). (0, 0) if the operators
     outside of forward and backward fill fewer bytes than the gradients have. In the rest of the step a loss may fill,
     too, as a sum does: there, as many fills as tensors, of about as many bytes, are of gradients.
 

@@ -64,8 +64,8 @@ def change_use(process: Process, layout: Layout) -> LastingChange | None:
 
 def _with_container(change: LastingChange, process: Process) -> LastingChange:
     """Change with a container that becomes longer with every step: one that its line names, or whose class the line is
-    in; without a line the fastest growing one of those that a good part of the time is spent on, at the line that reads
-    it: most jobs have a list of losses somewhere."""
+    in. Without a line, it is the fastest growing container that a good part of the time is spent on, at the line that
+    reads it; most jobs have a list of losses somewhere."""
     line, kept = change.line, [each for each in process.leaks if each.name and each.tensors >= 1]
     growing = [
         *((f"the {each.kind} {each.name}", each.name, each.entries, each.site) for each in process.growing),
@@ -108,8 +108,9 @@ def _reading(timed: dict[SourceLine, float], name: str, site: SourceLine | None)
 
 
 def _carrier(process: Process, layout: Layout) -> tuple[str, SourceLine] | None:
-    """The variable that carries the graph of each step into the next, as the search for leaks found it; else, where the
-    graph is retained, the only one that a line of the loop with a forward pass both reads and binds. With its line."""
+    """The variable that carries the graph of each step into the next, as the search for leaks found it. Else, if the
+    graph is retained, the only variable that a line of the loop with a forward pass both reads and binds. With its
+    line."""
     for leak in process.leaks:
         if leak.nodes and leak.name and leak.site is not None:
             return leak.name, leak.site
@@ -229,8 +230,8 @@ def take_turns(steps: Steps, updates: RecordTable, slow: Int64) -> bool:
 
 
 def _turn(process: Process, every: int) -> SourceLine | None:
-    """Line that counts the steps, if exactly one does so by this number, or by a name: for periods so long that none of
-    their slow steps was timed by line."""
+    """Line that counts the steps, if exactly one does so, by this number or by a name. It is for periods so long that
+    no slow step was timed by line."""
     lines = sources_of(process).values()
     for pattern in (rf"\bif\b.*%\s*{every}\b", r"\bif\b.*[\w\])]\s*%\s*[^\W\d]"):
         found = {line for line in lines if re.search(pattern, line.text)}

@@ -111,7 +111,7 @@ def with_what_runs(finding: Finding, case: Case, *, general: bool, speaks: bool 
         way = _rounds(place, chain(*levels), saved, case)
     if not runs:
         return _with_way(finding, way)
-    evidence = (f"There runs {' and '.join(_words(run, case) for run in runs[:2])}.", *finding.evidence)
+    evidence = (f"It runs {' and '.join(_words(run, case) for run in runs[:2])}.", *finding.evidence)
     summary, advice = finding.summary, finding.advice
     if most and speaks:
         names = [short_name(run.name) for run in most]
@@ -137,8 +137,8 @@ def _way(place: SourceLine, case: Case) -> str:
 
 
 def _rounds(place: SourceLine, runs: Iterable[RunUse], spent: float, case: Case) -> str:
-    """Advice on Python's loops over single values that take a good part of a finding's savings, `spent` ns per step: by
-    how often the lines run, or a function of Python's in that time; "" for others."""
+    """Advice on Python loops over single values that take a good part of a finding's savings (`spent`, ns per step); ""
+    without such loops. It counts how often the lines run, or a Python function in that time."""
     body, timed = body_of(place), [use for use in case.lines if body_of(use.source) == body_of(place)]
     near = [path for path in case.paths if path.lines and body_of(path.lines[0]) == body]
     near = near or [PathUse(use.duration.value, "", (use.source,), use.hits) for use in timed]
@@ -176,12 +176,12 @@ def _sum(runs: list[RunUse]) -> float:
 
 
 def at_line(place: SourceLine, case: Case) -> list[RunUse]:
-    """What runs at a line, the longest first."""
+    """Operators and functions that run at a line, the longest first."""
     return [run for run in case.runs if not run.whole and is_same_line(run.source, place)]
 
 
 def _below(place: SourceLine, case: Case) -> list[RunUse]:
-    """What runs at the lines that a line leads to, the longest first."""
+    """Operators and functions at the lines that a line leads to, the longest first."""
     through = [path for path in case.paths if any(is_same_line(line, place) for line in path.lines[1:])]
     whole, leaves = sum(path.duration for path in through), {path.lines[0].place for path in through}
     found: dict[str, RunUse] = {}
@@ -194,7 +194,7 @@ def _below(place: SourceLine, case: Case) -> list[RunUse]:
 
 
 def _in_function(place: SourceLine, case: Case) -> list[RunUse]:
-    """What runs in a line's function, the longest first."""
+    """Operators and functions in a line's function, the longest first."""
     inside = [run for run in case.runs if run.whole and function_of(run.source) == function_of(place)]
     first = max((run.source.line for run in inside if run.source.line <= place.line), default=0)
     return [run for run in inside if run.source.line == first]
@@ -211,7 +211,7 @@ def short_name(name: str) -> str:
 
 
 def _about(runs: Iterable[RunUse]) -> str:
-    """What helps where these run most of the time: "cat and stack: …"."""
+    """Advice for places where these take most of the time: "cat and stack: …"."""
     names: dict[str, list[str]] = {}
     for run in runs:
         names.setdefault(advice_on(run), []).append(_last(run))
@@ -223,7 +223,7 @@ def _last(run: RunUse) -> str:
 
 
 def advice_on(run: RunUse) -> str:
-    """What helps where this runs most of the time; "" for what no more is known of."""
+    """Advice for places where this takes most of the time; "" if none is known."""
     last = _last(run)
     if run.depth >= NESTED and WRAPPERS.fullmatch(last):
         grows = run.depth >= DEEPER * run.shallow

@@ -45,9 +45,9 @@ class Rounds:
 
     @property
     def words(self) -> str:
-        """ "a Python loop runs tens of thousands of rounds per step". More is not known: of a long call only the first
-        lines are timed and counted, with a tracer that slows them (20,000 rounds that took no time were estimated as
-        11,000 and as 90,000)."""
+        """ "a Python loop runs tens of thousands of rounds per step". In a long call only the first lines are timed and
+        counted, with a tracer that slows them: 20,000 rounds that took no time were estimated as 11,000 and as
+        90,000."""
         thousands = next(words for least, words in THOUSANDS if self.count >= least)
         if self.loops:
             return f"a Python loop runs {thousands} of rounds per step"

@@ -80,8 +80,9 @@ class Looked:
 
 
 def looked_at(process: Process, layout: Layout, loader: LoaderUse | None, usual: float) -> tuple[Looked, ...]:
-    """The training process's steps, and the batches of the training loader's worker. usual: ns of a step, which lasts
-    as long as its workers need: a line's part of what they do is that part of the step, and of the wait at most."""
+    """The training process's steps, and the batches of the training loader's worker. usual: ns of a step. A step lasts
+    as long as its workers need, so a line's part of the workers' time is the same part of the step, and of the wait at
+    most."""
     size, demand = (loader.batch_size or 1, loader.demand) if loader is not None else (0, 0.0)
     read = size * loader.item.value if loader is not None and loader.item is not None else 0.0
     found = [Looked(process.repeats, 1.0, 1.0, size * demand, read * demand)] if process.repeats is not None else []
@@ -126,9 +127,9 @@ def _most(part: str, whole: Mapping[str, float], usual: float) -> float:
 
 
 def _with_backward(line: RepeatedLine, forward: float, whole: Mapping[str, float], steps: int) -> Estimate:
-    """Saving of ns of forward, and of backward through the same operators, which takes as many times as long as that of
-    the whole step does: its part of the interval, as a result may be detached. Of two lines that ask for a result, one
-    may need no gradient, and nothing comes on top."""
+    """Saving of these ns of forward, and of backward through the same operators, which takes the same multiple of it as
+    in the whole step. The interval starts without backward, because a result may be detached. If two lines ask for
+    a result, one may need no gradient, and backward does not count."""
     graph = _graph_share(line) if line.first is None and line.part != "input" else 0.0
     spent = whole.get("backward", 0.0)
     backward = min(spent, graph * forward * min(MOST_BACKWARD, ratio(spent, whole.get("forward", 0.0))))
@@ -163,7 +164,7 @@ def _calls_of(line: RepeatedLine, lines: list[RepeatedLine]) -> list[RepeatedLin
 
 
 def _is_below(line: RepeatedLine, top: RepeatedLine, lines: list[RepeatedLine]) -> bool:
-    """Whether a line is the top one, or in a function that it calls, directly or by way of other lines."""
+    """True for the top line, and for a line in a function that it calls, directly or through other lines."""
     at: RepeatedLine | None = line
     for _ in range(len(lines)):
         if at is None or at is top:
@@ -181,8 +182,8 @@ def work_uses(
     paths: Iterable[PathUse] = (),
 ) -> tuple[WorkUse, ...]:
     """Lines that go through more than they need, the longest first. A comprehension is a function of its own on its
-    line: the longer of the two counts. lines, paths: as they were timed, when nothing looked at functions of Python's
-    library, which slows these: a line that calls no function of the user's takes no longer than that."""
+    line: the longer of the two counts. lines, paths: as timed in steps without watched library functions, which slow
+    them: a line that calls no function of the user's takes no longer than that."""
     timed = summed((use.source.place, round(use.duration.value)) for use in lines)
     calling = {below.place for path in paths for below in path.lines[1:] if below.place != path.lines[0].place}
     whole = {phase.name: phase.duration.value for phase in phases}

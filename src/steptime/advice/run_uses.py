@@ -75,12 +75,12 @@ class StepSummary:
     "forward" (what boundaries were found from), "trace" without a recording. device: "cpu", "cuda", … how: what the
     steps of a bare trace were found by, in words ("" for a recording). untraced: calls per step that launch work on a
     device, where the trace holds nothing that a device did. compiled: code that torch.compile generated ran in it, as
-    the trace says. scaled, skipped: updates by a gradient scaler behind its first ones, and those of them that it left
-    out. norm: of the gradients, where it was sampled. graphs: of kernels, launched as one. behind: usual steps that the
-    mean leaves out, because a device's tracer makes them longer. gpu_busy: share of the steady steps in which the
-    driver saw a kernel run, 0 to 1, None where nobody looked. loss_divided: True if the value that backward starts from
-    is divided or multiplied by something, None where its graph does not say. compiling: ns in which TorchDynamo traced
-    and compiled, of `run` ns from the first step to the end of the last."""
+    the trace says. scaled, skipped: updates by a gradient scaler after its first ones, and the skipped ones among them.
+    norm: of the gradients, where it was sampled. graphs: of kernels, launched as one. behind: usual steps that the mean
+    leaves out, because a device's tracer makes them longer. gpu_busy: share of the steady steps in which the driver saw
+    a kernel run, 0 to 1, None where nobody looked. loss_divided: True if the value that backward starts from is divided
+    or multiplied by something, None where its graph does not say. compiling: ns in which TorchDynamo traced and
+    compiled, of `run` ns from the first step to the end of the last."""
 
     duration: Estimate
     total: int
@@ -130,11 +130,11 @@ class LoaderUse:
     """The training loader as configured and as measured. item: ns per item (in whatever process reads it); collate: ns
     per batch; collector: ns per batch that Python's garbage collector takes in the training process while it makes one,
     which is in neither; start: ns per start of the workers, the end of those before them included; settling: ns by
-    which the steps behind one are longer. busy: share of the making of a batch in which it takes or wants a CPU, None
+    which the steps after one are longer. busy: share of the making of a batch in which it takes or wants a CPU, None
     where it was not measured. batches: of an epoch. length: of the dataset. items: of the first batches, if looked at.
-    early: ns that each step waited at least before its lines were timed, None if unknown.
-    made_anew: whether each iterator seen was that of another DataLoader object. iterated_at: the line that makes the
-    iterators, where one alone was seen to.
+    early: ns that each step waited at least before its lines were timed, None if unknown. made_anew: whether each
+    iterator seen was that of another DataLoader object. iterated_at: the line that makes the iterators, where one alone
+    was seen to.
 
     demand: batches per step. starts: iterators started during the measured steps; steps_per_start: steps between
     two."""
@@ -178,7 +178,7 @@ class LoaderUse:
 @dataclass(frozen=True, slots=True)
 class SettingsUse:
     """Process-wide switches of the job. packages: installed ones that a fix could use. allocator: value of
-    PYTORCH_CUDA_ALLOC_CONF. matmul_precision: of float32 products. debug_switches: those that are on, (variable,
+    PYTORCH_CUDA_ALLOC_CONF. matmul_precision: of float32 matmuls. debug_switches: those that are on, (variable,
     value). anomaly_site, deterministic_site: the line that switched it on, None if it was not found. threads_site: one
     that calls torch.set_num_threads."""
 
@@ -324,7 +324,7 @@ class PeriodUse:
 @dataclass(frozen=True, slots=True)
 class LengthUse:
     """Sizes, apart from the number of rows, that the model is given in `steps` profiled steps, whose time follows from
-    them: the smallest and the largest product."""
+    them: the smallest and the largest matmul."""
 
     shortest: int
     longest: int
@@ -374,8 +374,8 @@ class OutlierUse:
 
     @property
     def longer(self) -> bool:
-        """True if they take notably longer as a whole. Steps that are excluded only for their model's time may have
-        waited less for input."""
+        """True if the steps take notably longer as a whole. Steps that are excluded only for their model's time may
+        have waited less for input."""
         return self.duration >= LONGER * self.usual
 
 

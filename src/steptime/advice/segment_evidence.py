@@ -137,8 +137,8 @@ def _small_batches(process: Process, layout: Layout, held: Intervals, count: int
 
 
 def _lines(process: Process, layout: Layout, held: Intervals) -> tuple[tuple[SegmentLine, ...], int, SourceLine | None]:
-    """Lines of these intervals; the length in ns of the interval in which all functions were timed, 0 if the lines come
-    from the loop, whose timing costs little; and the line of the training loop that most of the time is below.
+    """(lines of these intervals, ns of the interval in which all functions were timed, line of the training loop that
+    most of the time is below). The ns are 0 if the lines come from the loop, whose timing costs little.
 
     The window in which all functions are timed lasts to the end of the following step. Lines of the loop, timed before,
     separate that step's work; without those, the window must hold little of a step."""
@@ -166,8 +166,8 @@ def _in_loop(process: Process, paths: Iterable[SampledPath]) -> SourceLine | Non
 
 
 def loop_paths(process: Process, layout: Layout, held: Intervals) -> list[SampledPath]:
-    """Paths of calls in these intervals from line-timed steps: if a step and the work before it are about as long, the
-    window between two steps holds too much of the step."""
+    """Paths of calls in these intervals, from line-timed steps. If a step is about as long as the work before it, the
+    window between two steps contains too much of the step."""
     records = layout.records.of(Kind.LINE)
     tree = call_tree(records.start, records.end)
     spans = exclusive_spans(tree)

@@ -115,8 +115,8 @@ def lines_of_unread(facts: UnreadFacts, case: Case) -> list[tuple[SourceLine, fl
 
 
 def _spent(line: SourceLine, through: Sequence[PathUse], case: Case) -> float:
-    """ns per step of a line with what it calls: as the lines were timed, each with the functions below it that were
-    not; where none was, as they were sampled."""
+    """ns per step of a line and what it calls: from timed lines, each with the functions below it that were not timed;
+    else from samples."""
     timed = {use.source.place: use.duration.value for use in case.lines if use.role != "evaluation"}
     below = [[each.place for each in path.lines[: path.lines.index(line) + 1]] for path in through]
     places = {next((each for each in lines if each in timed), None) for lines in below}
@@ -124,8 +124,9 @@ def _spent(line: SourceLine, through: Sequence[PathUse], case: Case) -> float:
 
 
 def _changes_nothing(line: SourceLine, through: Sequence[PathUse], case: Case) -> bool:
-    """True if all user's functions below a line are known by their text, and change nothing that is not their own; and
-    for a line that calls none, if its calls by their names only give a result."""
+    """True if a line is free of side effects, by its text. The text of every user function below it is known and
+    changes only its own variables; in a line that calls none, the names of its calls are of functions that only return
+    a result."""
     below = {part for path in through for part in path.lines[: path.lines.index(line)]}
     texts = [text for text in case.texts if any(is_in(part, text) for part in below) and not is_in(line, text)]
     if not below:
@@ -135,8 +136,8 @@ def _changes_nothing(line: SourceLine, through: Sequence[PathUse], case: Case) -
 
 
 def _changes_more(function: FunctionText) -> bool:
-    """True for a function that changes what is not its own, or writes, as far as its text shows. A list that it makes
-    is its own."""
+    """True for a function that changes objects of others, or writes, as far as its text shows. A list that it makes is
+    its own."""
     own = {*MADE.findall(function.text)}
     text = ADDING.sub(lambda found: "(" if found[1] in own else found[0], function.text)
     rows = (row for row in text.splitlines() if not row.lstrip().startswith(("def ", "@")))

@@ -84,8 +84,9 @@ def spread_uses(
 
 
 def _is_spared(call: _Alike, shape: Shape, features: Sides, *, subtracts: bool) -> bool:
-    """True for a call on pairs that a matmul or a distance does without: it measures them, sums them up, or scales them
-    by what is not of all pairs itself. Others need the pairs, as a product of differences and weights does."""
+    """True for a call on pairs that a matmul or a distance makes unnecessary: it measures them, sums them up, or scales
+    them by something that is not itself of all pairs. Others need the pairs, as a product of differences and weights
+    does."""
     name, others = plain_name(call.name), list(call.shapes[:2])
     if name in SUMMING or (subtracts and name in MEASURING):
         return True

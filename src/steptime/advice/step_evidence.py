@@ -220,7 +220,7 @@ def _entries(breakdown: Breakdown | None, steps: Steps, usual: Int64) -> Int64:
 
 
 def waste(operators: Sequence[OperatorUse], machine: Machine | None, left: float = 1.0) -> float:
-    """Fraction of the operators' time above the roofline: beyond their arithmetic at a good kernel's matrix-product
+    """Fraction of the operators' time above the roofline: beyond their arithmetic at a good kernel's matmul
     rate, or their bytes at a copy's rate, whichever is longer. Operators without a model count as needed. left:
     fraction of the CPUs that others left to the job, which scales the peaks."""
     spent = sum(operator.duration for operator in operators)
@@ -325,8 +325,8 @@ def gpu_busy(
     steps: Steps, usual: Int64, telemetry: Sequence[TelemetrySample], own: Sequence[DeviceFacts]
 ) -> float | None:
     """Fraction of the steady steps in which a kernel ran on the process's own GPUs, by the driver (NVML's
-    utilization.gpu, over up to a second before each sample); None for fewer than three samples in these steps alone. A
-    job's start does not count."""
+    utilization.gpu, over up to a second before each sample). None for fewer than three samples that lie in these steps.
+    A job's start does not count."""
     start, end = int(steps.start[usual[0]]), int(steps.end[usual[-1]])
     inside = [each for each in telemetry if start < each.monotonic_ns <= end][1:]  # the first covers what was before
     shares = [

@@ -22,8 +22,8 @@ ASK = "Ask what it is for, and whether each step needs it."
 
 
 def unclaimed(findings: Iterable[Finding], case: Case) -> dict[str, float]:
-    """ns per step by category that could be saved and that no finding or note is about, the largest first; {} where
-    that is less than a fifth of what could be saved at all.
+    """ns per step by category that could be saved and that no finding or note covers, the largest first; {} if that is
+    less than a fifth of all possible savings.
 
     Savings in no category of the breakdown count for the largest rest."""
     left = {use.name: min(use.recoverable.value, use.duration.value) for use in case.categories}

@@ -244,9 +244,9 @@ def _takes(use: SegmentUse) -> str:
 
 
 def worsening(case: Case) -> str:
-    """The rule of what becomes worse with every step, where that comes before all else: steps that grow by half within
-    the run, or by what is known to become longer, as a longer run pays more for it than was seen; or memory that will
-    be full soon; "" where nothing does."""
+    """Code of the rule about a fault that worsens with every step, if it comes before all others; else "". Either steps
+    grow by half within the run, also by a container that is known to grow (a longer run then pays more than was seen).
+    Or memory will be full soon."""
     if case.change is not None and (case.change.grows_much or case.change.longer or case.change.carried):
         return GROWTH
     left = time_until_full(case.memory, case.step) if case.memory is not None else None

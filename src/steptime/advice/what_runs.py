@@ -1,4 +1,4 @@
-"""What runs at a place: the operators and functions that a line or a function of the user's spends its time in.
+"""Operators and functions in which a line or a function of the user's spends its time.
 
 A step with Python stacks shows what each function calls, not at which of its lines. A call belongs to the line that was
 seen to call a function of its name or has that name in its text, else to the longest line that has no such call."""
@@ -69,7 +69,8 @@ def run_uses(
     lines: Iterable[LineUse],
     called: Mapping[tuple[str, int], Iterable[str]],
 ) -> tuple[RunUse, ...]:
-    """What runs in functions and at lines, the longest first. called: functions that a line was seen to call."""
+    """Operators and functions that run in functions and at lines, the longest first. called: functions that a line was
+    seen to call."""
     functions, lines = tuple(functions), tuple(lines)
     own = own_times(paths)  # a comprehension is a function of its own, on the same line
     at_place = summed((source.place, spent) for source, spent in own.items())
@@ -99,8 +100,8 @@ def _alone(
     called: Mapping[tuple[str, int], Iterable[str]],
     known: Container[tuple[str, int]],
 ) -> Iterator[RunUse]:
-    """The only function that a line was seen to call, or by its text calls, where no step with stacks shows any: the
-    time that is a line's own is in no function of the job's."""
+    """The only function that a line was seen to call, or calls by its text, if no step with stacks shows any. The
+    line's own time is in no function of the job's."""
     jobs = {function_of(line)[1] for line in own}
     for line in own:
         place = line.place

@@ -18,8 +18,8 @@ UNCHANGED = Estimate(1.0, 1.0, 1.0, 1, "1")
 
 @dataclass(frozen=True, slots=True)
 class OtherWork:
-    """Recurring work between the steps. share: its fraction of the run, 0 if that is below LEAST_OTHER; kind: of the
-    segments with most of it, "" for none; every: median number of steps from one of these to the next."""
+    """Recurring work between the steps. share: its fraction of the run, 0 if below LEAST_OTHER; kind: of the segments
+    with most of it, "" for none; every: median number of steps between two of these segments."""
 
     share: float = 0.0
     kind: str = ""
@@ -41,7 +41,8 @@ class OtherWork:
 
     @property
     def sentence(self) -> str:
-        """What is between the steps, and what a gain of the run assumes; "" without other work."""
+        """Sentence on the work between the steps, and on the assumption behind a gain of the run; "" without such
+        work."""
         often = f"every {self.every:.0f} steps" if self.every >= 1.5 else "every step"
         assumed = f"A gain of the run assumes {self.name} as often and, unless timed otherwise, as long as before"
         return f"{self.part}, as recorded: {self.name} come {often}. {assumed}." if self.share else ""
@@ -61,8 +62,8 @@ NO_OTHER_WORK = OtherWork()
 
 def other_work(segments: Iterable[SegmentUse], step_ns: float) -> OtherWork:
     """Work between the steps that came back in a recording: what was seen once may never come again. step_ns: mean time
-    per step, ns. Of a segment's fraction of the recorded run and the one by its distance in steps, the smaller counts:
-    a short recording may have two evaluations and the steps of one."""
+    per step, ns. A segment's fraction of the run is the smaller of two: as recorded, and by its distance in steps. A
+    short recording may have two evaluations and the steps of one."""
     found = []
     for use in segments:
         if use.kind in NAMES and use.every > 0:

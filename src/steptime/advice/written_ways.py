@@ -1,7 +1,7 @@
 """Slow ways to a result that the text of a function shows, and what is written in the place of each.
 
-Expressions are compared as trees: a method and the function of its name are the same, and a name that is bound once and
-read once, in the same loop, stands for its expression."""
+Expressions are compared as trees: a method equals the function of its name, and a name that is bound once and read
+once, in the same loop, is replaced by its expression."""
 
 from __future__ import annotations
 
@@ -79,9 +79,9 @@ KEEPING = frozenset({"t", "transpose", "to", "contiguous", "mul", "add", "div"})
 FILLING = frozenset({"diag_embed", "diag"})
 NORMAL = "torch.distributions.Independent(torch.distributions.Normal({A}, %s), 1) is the same distribution."
 INVERSE, FILLED, ROW = (
-    "An inverse is computed to be multiplied",
-    "A diagonal matrix is filled to be multiplied",
-    "All products are computed for those of equal rows",
+    "An inverse is computed only to be multiplied",
+    "A full diagonal matrix is made only to be multiplied",
+    "All products are computed, but only those of equal rows used",
 )
 WAYS = (
     Way(
@@ -110,7 +110,7 @@ WAYS = (
         ("MultivariateNormal(A, scale_tril=diag_embed(B))", "MultivariateNormal(A, scale_tril=diag(B))"),
     ),
     Way(
-        ROW, "({A} * {B}).sum(-1) gives these alone.", PRODUCTS | {"diag", "diagonal"}, PRODUCTS, 0.4, 0.85, 0.99,
+        ROW, "({A} * {B}).sum(-1) gives only these.", PRODUCTS | {"diag", "diagonal"}, PRODUCTS, 0.4, 0.85, 0.99,
         ("diag(A @ B.T)", "diag(A @ t(B))", "diag(A @ B.mT)", "diag(A @ transpose(B, ...), ...)"),
     ),
     Way(
@@ -118,7 +118,7 @@ WAYS = (
         ("trace(A @ B.T)", "trace(A @ t(B))", "trace(A @ B.mT)", "sum(diag(A @ B.T))"),
     ),
     Way(
-        "All distances are computed for those of equal rows", "({A} - {B}).norm(dim=-1) gives these alone.",
+        "All distances are computed, but only those of equal rows used", "({A} - {B}).norm(dim=-1) gives only these.",
         frozenset({"cdist"}), frozenset({"cdist", "_cdist_forward", "_euclidean_dist"}), 0.5, 0.85, 0.98,
         ("diag(cdist(A, B, ...), ...)",),
     ),
@@ -128,7 +128,7 @@ rows), with a determinant 28 to 54 %, the filled diagonal 87 to 99 % (four, 32 t
 99 % (three), equal rows 41 to 99 % (four, 32 to 1,024 rows); topk for a sort 43 to 98 % (seven, 64 to 100,000 numbers,
 half of them to few), one join for many 44 to 76 % (32 to 1,000), one operator for Python's functions 82 to 100 %."""
 FACTORED = Way(
-    "A matrix is inverted and has its determinant taken",
+    "A matrix is inverted and its determinant computed",
     "If {A} is symmetric and positive definite, one factor gives both: L = torch.linalg.cholesky({A}), then "
     "torch.cholesky_solve(B, L) for the product with B and 2 * L.diagonal(dim1=-2, dim2=-1).log().sum(-1) for the "
     "logarithm of the determinant.",
@@ -143,7 +143,7 @@ TOP = Way(
     frozenset({"sort", "argsort", "msort"}), 0.4, 0.75, 0.97,
 )  # fmt: skip
 GROWN = Way(
-    "A tensor grows by torch.cat in a loop", "Append to a list, and join it once behind the loop: torch.cat({A}).",
+    "A tensor grows by torch.cat in a loop", "Append to a list, and join it once after the loop: torch.cat({A}).",
     frozenset({"cat", "concat", "vstack", "hstack"}), frozenset({"cat", "vstack", "hstack"}),
     0.4, 0.6, 0.95,
 )  # fmt: skip
@@ -170,7 +170,7 @@ BLOCKS = Way(
     frozenset({"split"}), frozenset(), 0.0, 0.5, 1.0,  # what is saved depends on the batch and on the operators
 )  # fmt: skip
 JACOBIAN = Way(
-    "Derivatives of each row by all rows are computed for those by its own row",
+    "Derivatives of each row by all rows are computed, but only those by its own row used",
     "Where a row's result depends on its own row alone (no batch norm in training mode), {A} gives the same, with "
     "one backward pass for each number of a row's result in place of one for each number of all rows.",
     frozenset({"jacobian", "jacrev", "grad"}), frozenset(), 0.5, 0.9, 0.99,
@@ -467,7 +467,7 @@ def _reads_own_rows(scope: FunctionScope, whole: ast.expr) -> bool:
 
 
 def _making(scope: FunctionScope, *first: str) -> set[int]:
-    """Lines of the statements that bind these names, and of those that bind what nothing else reads."""
+    """Lines of the statements that bind these names, and of statements whose results nothing else reads."""
     made = [each for each in scope.nodes if isinstance(each, ast.Assign)]
     names, taken = {*first}, list[ast.Assign]()
     while more := [each for each in made if each not in taken and _bound(each) <= names]:
@@ -557,8 +557,8 @@ def _built(scope: FunctionScope, scopes: Iterable[FunctionScope]) -> Iterator[Wr
 
 
 def _products(scope: FunctionScope, node: ast.AST, scopes: Iterable[FunctionScope]) -> list[int]:
-    """Lines of the matmuls that a value is in: as it is, transposed, scaled, added to another, by its name, or
-    as what its function returns; 0 for any other use."""
+    """Lines of the matmuls that use a value: as it is, transposed, scaled, added to another, by its name, or as the
+    result of its function; 0 for any other use."""
     while (outer := scope.around.get(node)) is not None:
         call = written_call(outer)
         if call is not None and call[0] in FACTORS:
@@ -694,8 +694,8 @@ def runs_again(function: FunctionText, line: int) -> bool:
 
 
 def loop_around(function: FunctionText, line: int) -> WrittenLoop | None:
-    """The innermost loop around a line that goes through a tensor by an index; None where its rounds differ in what
-    they run, or in the sizes of what they take, as far as the text shows."""
+    """The innermost loop around a line that indexes a tensor. None if the text shows that its rounds differ in what
+    they run or in their sizes."""
     inside = [
         node
         for scope in scopes_of(function.text, function.first_line)

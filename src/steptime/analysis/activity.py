@@ -1,20 +1,21 @@
 """Activity of the training thread: training or evaluating, what belongs to no step, and the phases of each step.
 
 A loader trains when a backward or an update follows its batches, and a forward trains when gradients are on and it is
-not fed by a loader that evaluates. Bursts of forwards without gradients, between two signs of training, are
-* *inline*: few forwards, no loader, in at least half of the steps: a teacher, a target network, a generator's
-  samples. They belong to the step's forward; those of a model that trains and was switched to evaluation mode, and
-  those of the only model between the update and the next batch, to its evaluation.
+not fed by a loader that evaluates. A burst of forwards without gradients, between two signs of training, is one of
+these:
+
+* *inline*: few forwards, no loader, in at least half of the steps: a teacher, a target network, a generator's samples.
+  They belong to the step's forward. If the model trains and was switched to evaluation mode, or if it is the only model
+  and runs between the update and the next batch, they belong to its evaluation.
 * *rollout*: no loader, and either many forwards in at least half of the steps, or top modules that were not switched to
-  evaluation mode, in a job without any training loader or one that starts with such a burst: reinforcement learning
-  gathers experience with the model as it trains, and before it trains. Some libraries switch the model to evaluation
-  mode to act: in a job with a library of environments, without a training loader and without rollouts in training
-  mode, the mode says nothing. With such a library, calls of a model that never trains (a target network) belong to the
-  step's forward, where they recur.
+  evaluation mode. The job has no training loader, or it starts with such a burst: reinforcement learning collects
+  experience before and while the model trains. Some libraries act in evaluation mode: in a job with a library of
+  environments, without a training loader and without rollouts in training mode, the mode does not count. With such a
+  library, calls of a model that never trains (a target network) belong to the step's forward, where they recur.
 * *evaluation*: everything else, from its first event to its last one, its loader and the loader's start included.
 
-Something that happens in at least half of the steps is part of the step and no segment (a checkpoint per step, a loader
-made anew for each batch, an evaluation in every step).
+Work in at least half of the steps is part of the step and no segment: a checkpoint per step, a new loader for each
+batch, an evaluation in every step.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ LEAST_STEPS = 4
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """What the training thread did in training and outside of it. forwards: outermost forwards that train (all, in a
+    """Activity of the training thread in training and outside of it. forwards: outermost forwards that train (all, in a
     job that only infers), and inline ones. training_loaders: iterators that feed training. evaluation: instants of
     evaluations between the steps; evaluation_in_steps: instants of evaluations that recur in most steps."""
 

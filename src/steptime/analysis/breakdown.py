@@ -4,9 +4,9 @@ On an accelerator: what the device did and, while it idled, why (`idle.py`). Str
 one: idle means that all of them are.
 
 On a CPU: what the training thread did. *communication*: in a collective, or idle while one ran. *input*: in the
-loader's next(), or what the caller knows to be batch preparation; it is before compute, unlike on an accelerator,
-because the same thread prepares batches with the same operators, and nothing of that overlaps the model's work. *copy*:
-moving the batch, as the caller knows.
+loader's next(), or in batch preparation that the caller knows. It comes before compute, unlike on an accelerator: the
+same thread prepares batches with the same operators, and nothing of that overlaps the model's work. *copy*: moving the
+batch, as the caller knows.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def device_of(trace: Trace) -> str:
         return "cpu"
     number = trace.events.device[trace.events.event_kind == EventKind.KERNEL][0]
     names = {device.number: device.name for device in trace.devices}
-    alike = set(names.values())  # a process that sees some of a host's devices numbers them anew
+    alike = set(names.values())  # a process that sees some of a host's devices numbers them again
     return names.get(int(number)) or (alike.pop() if len(alike) == 1 else "") or "accelerator"
 
 

@@ -4,16 +4,16 @@ An idle interval ends with a device activity, which a thread of the CPU launched
 the interval. Autograd's engine works for the training thread, which waits meanwhile: what one ends, both explain. What
 nothing in the trace launched, and the idle time at the very end, is explained by the training thread.
 
-*unrecorded*: the activity that ends the interval had been launched, and the CPU was done with it, for longer than
-launching takes; or a call that waits for the device began while the device idled, and waited. So the device was at
-work, or waited for something, that the trace does not hold: nobody on the CPU is to blame, whatever it was at.
-*input*: in the loader's next(), or batch preparation that the caller knows of. *sync*:
-the device ran dry inside a call that waits for it, a blocking copy among them (all of the idle time up to the launch,
-because without the wait the queue would not have been empty), or the CPU is in such a call, or in a copy that is
-staged, for longer than launching takes. *compile*. *overhead*: inside operators and runtime calls, in gaps at the
-cadence of dispatching, and from the launch to the start of the activity. *python*: everything else of that thread (of
-the training thread where both explain), inside a Python function where stacks were recorded. Of a thread of which the
-trace holds nothing but marks, or nothing but runtime calls, nothing is known: that time stays unexplained.
+*unrecorded*: the device was busy with unrecorded work. Either the activity that ends the interval was launched, and the
+CPU done with it, longer before than a launch takes; or a call that waits for the device started while the device idled,
+and waited. So the device was at work, or waited for something, that the trace does not hold: nobody on the CPU is to
+blame, whatever it was at. *input*: in the loader's next(), or batch preparation that the caller knows of. *sync*: the
+device ran empty inside a call that waits for it, such as a blocking copy. All idle time up to the launch counts,
+because without the wait the queue would not have been empty. Or the CPU is in such a call, or in a staged copy, for
+longer than a launch takes. *compile*. *overhead*: inside operators and runtime calls, in gaps at the cadence of
+dispatching, and from the launch to the start of the activity. *python*: everything else of that thread (of the training
+thread where both explain), inside a Python function where stacks were recorded. Of a thread of which the trace holds
+nothing but marks, or nothing but runtime calls, nothing is known: that time stays unexplained.
 """
 
 from __future__ import annotations
@@ -115,8 +115,8 @@ def idle_claims(trace: Trace, track: int | None, input_ranges: Intervals, compil
 
 @cached_per_trace
 def waiting_calls(trace: Trace, track: int) -> Int64:
-    """Rows of the runtime calls of a track that return only when the device is done, by start: synchronizing calls by
-    name, and copies that held the thread for longer than a launch takes."""
+    """Rows of a track's runtime calls that return only when the device is done, by start: synchronizing calls by name,
+    and copies that blocked the thread for longer than a launch takes."""
     events = trace.events
     blocking = matching(trace, COPY_CALL.match) & (events.duration > DISPATCH_GAP)
     waiting = matching(trace, SYNCHRONISATION.match) | blocking
@@ -168,9 +168,9 @@ def _waits_for_nothing(trace: Trace, idle: Idle, waits: Int64) -> Intervals:
 
 
 def _python_time(trace: Trace, track: int) -> Intervals:
-    """Instants at which a thread may have run Python, apart from operators and calls: while a function is open, if
-    stacks were recorded; else the whole recording, if it holds operators, or runtime calls and annotations. Marks alone
-    are not enough."""
+    """Instants at which a thread may have run Python, apart from operators and calls. With stacks: while a function is
+    open; else the whole recording, if it has operators, or runtime calls and annotations. Marks alone are not
+    enough."""
     kinds = trace.events.event_kind
     mine = trace.events.track == track
     functions = mine & (kinds == EventKind.PYTHON)
@@ -429,9 +429,9 @@ def _heaviest(piece: Int32, cause: Int32, weight: Int64, count: int) -> Int64:
 
 
 def _causes_while_launching(trace: Trace, links: Links, rows: Int64) -> Int64:
-    """Row that names what a launching thread was doing in each event: a call that allocates; else the innermost
-    operator, or torch's range around it that lays out data for communication; else the annotation, Python function or
-    event itself."""
+    """Row that names the work of a launching thread in each event: a call that allocates; else the innermost operator,
+    or torch's range around it that lays out data for communication. Else the annotation, Python function or event
+    itself."""
     calls = trace.events.event_kind[rows] == EventKind.RUNTIME
     operator, annotation = _in_library(trace, links.operator[rows].astype(np.int64)), links.annotation[rows]
     alone = (calls & _named(trace, rows, ALLOCATION.match)) | (operator == UNKNOWN)
@@ -466,7 +466,7 @@ def _named(trace: Trace, rows: Int32 | Int64, test: Callable[[str], object]) -> 
 
 def outermost_operator(trace: Trace, links: Links, rows: Int64) -> Int64:
     """Row of the outermost operator around each row (aten::to, not the aten::copy_ inside it), below autograd's frames
-    and the user's ranges; or torch's range that lays out data for communication; the row itself if there is neither."""
+    and the user's ranges. Else torch's range that lays out data for communication, else the row itself."""
     found = np.where(links.operator[rows] == UNKNOWN, rows, links.operator[rows])
     while True:
         above = links.parent[found]

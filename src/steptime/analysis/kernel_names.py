@@ -16,7 +16,7 @@ from steptime.trace.links import UNKNOWN, Links
 from steptime.trace.table import ABSENT, Trace
 from steptime.trace.vendors import matching
 
-MATRIX_UNIT = re.compile(
+TENSOR_CORES = re.compile(
     r"tensorop|[shid](884|1688|16816|161616|16832|8816|32816)(gemm|cudnn|fprop|dgrad|wgrad|_|$)"
     r"|hmma|imma|wgmma|tcgen05|TmaGmma|MmaTensorOp|xmma_.*(tf32|bf16|f16|i8|e4m3|e5m2)|nvjet_|flash_(fwd|bwd|attn)|FlashAttn"
     r"|fmha_cutlass[FB]_(f16|bf16)|fmha_v\d|fmhaSm\d|sdpa_sm\d+_flash|native_sdpa"
@@ -30,7 +30,7 @@ VECTOR_UNIT = re.compile(
     r"|wgrad_alg0_engine|dgrad_engine|dgrad2d|conv_depthwise|DepthwiseConv|depthwise|Cijk_|miopenSp3|_gtc_|sgemm_32x32"
 )
 """Kernels of the same families that compute on the ordinary units."""
-MATRIX_WORK = re.compile(
+MATMULS = re.compile(
     r"(?<!fb)gemm|gemv|xmma|nvjet|cutlass(?!::(bfloat|half))|fprop|wgrad|dgrad|conv(olve|olution|2d|3d|_|\d)|Conv(?!ert)|scudnn|winograd|flash|fmha|sdpa"
     r"|attn|attention|Cijk_|mfma|xdl|miopenSp3|dot_kernel|^bmm|matmul|triton_tem|RNN|LSTM|elemWiseRNN|depthwise"
 )
@@ -51,7 +51,7 @@ ITEMS = {"BFloat16": 2, "Half": 2, "__nv_bfloat16": 2, "__half": 2, "double": 8,
 def tensor_cores(name: str) -> bool | None:
     """True if a kernel multiplies on Tensor Cores or matrix cores, False if on ordinary units; None if its name does
     not say."""
-    if MATRIX_UNIT.search(name):
+    if TENSOR_CORES.search(name):
         return True
     return False if VECTOR_UNIT.search(name) else None
 
@@ -59,7 +59,7 @@ def tensor_cores(name: str) -> bool | None:
 def multiplies(name: str) -> bool:
     """True for a kernel that does the FLOPs of a matmul, a convolution or attention."""
     function = FUNCTION.match(name.replace("(anonymous namespace)", ""))
-    return MATRIX_WORK.search(name) is not None and HELPING.search(function[0] if function else name) is None
+    return MATMULS.search(name) is not None and HELPING.search(function[0] if function else name) is None
 
 
 def dtype(name: str, of_inputs: str) -> str:

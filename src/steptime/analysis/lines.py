@@ -1,9 +1,8 @@
 """The lines of the user's own code: when each was the innermost one, and what each is for.
 
-The role of a line comes from the clock first (it holds a backward, a loader's next …), and only where the clock sees
-nothing from the names that flow through it: a line prepares the batch when a name that it binds reaches, through other
-lines, a line that holds a forward; lines that read the forward's results are none of these, however they go on (a loss,
-a metric).
+The role of a line comes from the clock first: it contains a backward, or a loader's next. If the clock sees nothing, it
+comes from the names that flow through the line. A line prepares the batch if a name that it binds reaches, through
+other lines, a line with a forward. Lines that read the forward's results (a loss, a metric) never do.
 
 Time between the instrumented parts of a step is exact in steps with line records; in others it is scaled from those, at
 most to the gap itself.
@@ -310,8 +309,8 @@ TRAINED = (LineRole.FORWARD, LineRole.BACKWARD, LineRole.OPTIMIZER)
 
 def _roles_by_clock(times: LineTimes, activity: Activity, work: TrainingWork) -> dict[int, LineRole]:
     """Role of each line by the instrumented part that takes most of its time, if that is more than a sliver. A line
-    that waits for the loader and trains, too (a loop in one line, a call of the whole step), does not prepare the batch
-    in the rest of its time: its role is what it trains."""
+    that both waits for the loader and trains (a loop in one line, a call of the whole step) does not prepare the batch
+    in the rest of its time: its role is training."""
     parts = {
         LineRole.EVALUATION: join(activity.evaluation, work.evaluation),
         LineRole.INPUT: work.loader,
@@ -440,9 +439,9 @@ def usual_spent(
     line-timed step counts by its weight.
 
     Line timing slows a step, and lines with many calls most: its known cost is subtracted first. In these steps the
-    probe also listens to every call that it wraps, which it usually does not: their excess in REST is subtracted from
-    the lines that hold such calls. Then each phase is scaled to the usual steps. So all lines together take no longer
-    than a usual step, and the lines of a phase no longer than the phase.
+    probe also listens to every wrapped call, which it usually does not. The excess in REST is subtracted from the lines
+    with such calls. Then each phase is scaled to the usual steps. So all lines together take no longer than a usual
+    step, and the lines of a phase no longer than the phase.
 
     If REST is far longer in the usual steps, some of them do work that no line-timed step did (a plot every so many
     steps). Then the median REST counts, or the REST that the slowdown of the other phases explains. This extra time

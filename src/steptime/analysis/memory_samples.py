@@ -50,9 +50,9 @@ def samples_of(process: Process, identity: int) -> tuple[Int64, Int64]:
 
 
 def most_held(process: Process, steps: Steps) -> int | None:
-    """Peak of tensor memory on the process's device, bytes, or else of the resident set without the profiler's memory,
-    of which a run has more or less by the number of its windows; None without samples. Recordings without the
-    allocator's peak contain only samples between steps."""
+    """Peak of tensor memory on the process's device, bytes; else of the resident set without the profiler's memory,
+    which depends on the number of its windows. None without samples. Recordings without the allocator's peak contain
+    only samples between steps."""
     for identity in (ALLOCATED_PEAK, ALLOCATED):
         values = samples_of(process, identity)[1]
         if len(values):

@@ -253,9 +253,9 @@ def without_backward(steps: StepContext) -> Bool:
 
 @cached_per_trace
 def unreached(steps: StepContext) -> Bool:
-    """Mask over the event table of the operators without backward whose result needs a gradient: they made a node of
-    the graph, as the next operator has a higher number, and no backward reaches it. The others depend on nothing that
-    is trained."""
+    """Mask over the event table of operators whose result needs a gradient, but which no backward reaches. The next
+    operator's higher sequence number shows that they made a node of the graph. The others depend on nothing that is
+    trained."""
     alone, number, events = without_backward(steps), steps.trace.events.sequence, steps.trace.events
     operators, forest = operator_events(steps.trace) & ~matching(steps.trace, is_engine), host_forest(steps.trace)
     rows = np.flatnonzero(operators & (number != ABSENT)) if alone.any() else np.zeros(0, np.int64)

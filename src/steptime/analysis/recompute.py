@@ -120,8 +120,8 @@ def numbered_frames(steps: StepContext, track: int) -> NumberedFrames:
 
 
 def is_second_order(steps: StepContext) -> bool:
-    """True if backward itself is recorded for autograd (create_graph): what it calls has numbers, and no operator that
-    modules call is among it, as where a checkpoint runs the forward again."""
+    """True if backward itself is recorded for autograd (create_graph): its calls have sequence numbers. No operator
+    that modules call is among them, unlike where a checkpoint runs the forward again."""
     for track in steps.tracks:
         operations = operations_on(steps.trace, track)
         frame = nearest_ancestor(operations.parent, operations.engine)

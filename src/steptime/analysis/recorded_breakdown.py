@@ -9,9 +9,9 @@ not see inside them. So each has what the other lacks:
   profiler's own time (profiled phase minus steady phase, where that is positive, and no more than its events can cost)
   was taken off OVERHEAD first, and off the rest in proportion where that is not enough.
 
-This is an estimate: it holds as far as profiled and steady steps do the same work, and errs towards compute, because
-the events of long operators cost the profiler time too. On an accelerator the phases of the CPU say little about the
-device, which runs behind it; there the whole step is split as the profiled steps were, but for one thing: the profiler
+This is an estimate. It holds as far as profiled and steady steps do the same work. It errs towards compute, because the
+events of long operators cost the profiler time, too. On an accelerator the phases of the CPU say little about the
+device, which runs later. There the whole step is split as the profiled steps were, with one exception: the profiler
 slows the CPU alone. The device's work in a step stays as it was; the time that the profiler took comes out of the idle
 time.
 
@@ -171,7 +171,7 @@ def _with_device(windows: list[tuple[str, StepContext]], device: str, problems: 
     for name, window in windows:
         whole = held_whole(window.trace, window.boundaries)
         if not window.on_device:
-            message.append(f"{name}, which contains no device activity" + ", but for its stacks" * window.stacks)
+            message.append(f"{name}, which contains no device activity" + ", except its stacks" * window.stacks)
         elif not whole.all():
             steps = f"{int((~whole).sum())} of {len(whole)} steps in {name}"
             message.append(f"{steps}, whose device activity the profiler lost")
@@ -184,8 +184,8 @@ def _with_device(windows: list[tuple[str, StepContext]], device: str, problems: 
 
 
 def _usual_steps(layout: Layout) -> Int64:
-    """Indices of the steady steps without outliers over twice the median, which no device work explains and which would
-    outweigh others in a mean, and without steps that the device's tracer slows."""
+    """Indices of the steady steps. Outliers over twice the median are excluded, because no device work explains them
+    and they would outweigh others in a mean; so are steps that the device's tracer slows."""
     steps = layout.timeline.steps
     steady = np.flatnonzero(steps.steady)
     near = steps.duration[steady] <= SPOILT * np.median(steps.duration[steady]) if len(steady) else steady
@@ -193,8 +193,8 @@ def _usual_steps(layout: Layout) -> Int64:
 
 
 def _with_own_input(entries: Int64, windows: list[StepContext], layout: Layout) -> Int64:
-    """Categories of a device's profiled steps, with idle time outside of the model's phases moved to INPUT: at most as
-    much as the loop's own batch preparation takes of that CPU time in steady steps."""
+    """Categories of a device's profiled steps, with idle time outside of the model's phases moved to INPUT. At most as
+    much is moved as the loop's own batch preparation takes of that CPU time in steady steps."""
     steps = layout.timeline.steps
     rest, prepared = steps.phases[steps.steady, Phase.REST].sum(), steps.phases[steps.steady, Phase.INPUT].sum()
     prepared -= measure(layout.work.loader, steps.start[steps.steady], steps.end[steps.steady]).sum()
@@ -316,7 +316,7 @@ def calibrate_device(
 
     spent: device time of all profiled steps together, (len(Category),), ns (`breakdown_of`); other arguments as for
     `calibrate`. If the profiled steps took longer than the usual ones, idle time shrinks, OVERHEAD first, and device
-    work stays: a launch costs 2 to 8 µs more under the profiler on an H100's host, depending on the job. If they took
+    work stays. A launch costs 2 to 8 µs more under the profiler on an H100's host, depending on the job. If they took
     longer even without idle time, the device was slower, and all of its work shrinks in proportion. usual: durations of
     the steps to calibrate to (`_usual_steps`), ns; the excess of far longer steps is idle time."""
     wall = phases.sum(axis=1)

@@ -1,8 +1,8 @@
 """A roofline: what the kernels of a step reached, against what the machine could. The room's central type.
 
-An operator's work belongs to the kernels that it launched, never twice: FLOPs and bytes of a product go to the kernels
-that multiply (in proportion to their time, where there are several), not to those that lay out its inputs; the bytes of
-other operators to all their kernels by time.
+An operator's work belongs to the kernels that it launched, never twice. FLOPs and bytes of a matmul go to the kernels
+that multiply (in proportion to their time, if there are several), not to those that lay out its inputs. The bytes of
+other operators go to all their kernels by time.
 """
 
 from __future__ import annotations
@@ -230,8 +230,8 @@ def _computed_again(steps: StepContext, members: _Members) -> dict[str, float]:
     found: dict[str, float] = defaultdict(float)
     for at in np.flatnonzero(again & members.counted & (flops > 0)).tolist():
         work = members.modelled.works[members.modelled.kind[at]]
-        format_ = dtype(steps.trace.symbols[events.name[members.rows[at]]], work.dtype) if work is not None else ""
-        found[format_] += float(flops[at]) / max(len(steps), 1)
+        dtype_ = dtype(steps.trace.symbols[events.name[members.rows[at]]], work.dtype) if work is not None else ""
+        found[dtype_] += float(flops[at]) / max(len(steps), 1)
     return found
 
 
@@ -241,8 +241,8 @@ def _group_at_peaks(
     """(groups, their examples, number in BOUNDS for each kernel, machine with peaks raised to what the groups reached).
 
     A peak is too low if it was measured under other load or with a worse kernel than the job's. A datasheet's peak is
-    only raised to what the whole step reached: a single kernel above it does other work than is counted, or uses a
-    dtype that its name does not say."""
+    only raised to what the whole step reached. A single kernel above it does work that is not counted, or uses a dtype
+    that its name does not show."""
     machine = steps.machine
     groups, examples, bounds = _grouped(steps, members, machine)
     if machine is None:
@@ -313,8 +313,8 @@ def _group(
     usual, usual_flops, usual_bytes, filling = (each / whole[0] for each in whole[1:])
     name = trace.symbols[events.name[example]]
     work = None if math.isnan(usual_bytes) else members.modelled.works[members.modelled.kind[longest]]
-    format_ = dtype(name, work.dtype) if work is not None else ""
-    average = OpCost(_known(usual_flops), usual_bytes, format_) if work is not None else None
+    dtype_ = dtype(name, work.dtype) if work is not None else ""
+    average = OpCost(_known(usual_flops), usual_bytes, dtype_) if work is not None else None
     times = time_at_peaks(average, machine)
     shapes = "" if operator < 0 or events.shapes[operator] == ABSENT else trace.shapes[events.shapes[operator]]
     shapes = re.sub(r"\s*\n\s*", "", shapes)  # some writers of traces put line breaks between numbers
@@ -328,7 +328,7 @@ def _group(
         name=name,
         operator=trace.symbols[events.name[operator]] if operator >= 0 else "",
         shapes=shapes,
-        dtype=format_,
+        dtype=dtype_,
         calls=calls / number,
         duration=duration / number,
         bound=bound,
@@ -336,7 +336,7 @@ def _group(
         bytes=None if math.isnan(moved) else moved / number,
         at_roofline=float(min(max(times) * calls, duration) / number) if times is not None else None,
         tensor_cores=tensor_cores(name) if _known(flops) else None,
-        dimensions=missed(work.dimensions, format_, name) if work is not None and _known(usual_flops) else (),
+        dimensions=missed(work.dimensions, dtype_, name) if work is not None and _known(usual_flops) else (),
     )
 
 

@@ -47,12 +47,12 @@ class StepContext(Referable):
 
     @property
     def links(self) -> Links:
-        """How the trace's events hang together, with the step of each."""
+        """Links between the trace's events, with the step of each."""
         return link(self.trace, self.boundaries)
 
     @property
     def track(self) -> int | None:
-        """The training thread's track; None when nothing ran on a host."""
+        """The training thread's track; None without work on a CPU."""
         return training_track(self.trace, self.thread)
 
     @property

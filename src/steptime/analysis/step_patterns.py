@@ -95,7 +95,7 @@ def find_change(steps: Steps) -> LastingChange | None:
 
 
 def _drifts(values: Float64, at: int) -> bool:
-    """True if a straight line is nearer to the values than one level before `at` and another one behind."""
+    """True if a straight line is nearer to the values than one level before `at` and another one after it."""
     number = np.arange(len(values))
     line = np.polyval(np.polyfit(number, values, 1), number)
     levels = np.where(number < at, np.median(values[:at]), np.median(values[at:]))
@@ -240,7 +240,7 @@ def _period_of(steady: Int64, values: Int64, phase: Phase, step: float) -> Perio
 
 
 def _then(values: Int64, in_turn: Bool, usual: float) -> Float64:
-    """What a slow step takes above the usual around each step, ns: slow steps may become slower all the time."""
+    """Extra time of slow steps around each step, ns: slow steps may become slower all the time."""
     places = np.flatnonzero(in_turn)
     parts = np.array_split(places, PARTS if len(places) >= 2 * PARTS else 1)
     extras = [float(np.median(values[part])) - usual for part in parts]

@@ -5,8 +5,8 @@ stepped in this cycle steps again. So several optimizers, accumulation, closures
 counts) all make one step. Without optimizers per step ends with a backward, the first one after the parameters have
 changed, without backwards with a forward.
 
-The first step always is warm-up; more are only where they were compiled in or where leaving them out makes the mean of
-the others surer; and what lasts longer than a quarter of the run is no warm-up but how the job runs.
+The first step always is warm-up. Later steps are warm-up if they compiled, or if excluding them makes the mean of the
+others more certain. A slow start of more than a quarter of the run is no warm-up, but how the job runs.
 """
 
 from __future__ import annotations
@@ -115,8 +115,8 @@ def _cycles(updates: RecordTable, reaches: Int64, untimed: RecordTable) -> list[
 
 
 def _handed_over(cycles: list[_Cycle]) -> list[_Cycle]:
-    """Splits a cycle that holds the last step of some optimizers and the first of others, when the former stepped alone
-    before it and the latter step alone after it (layers trained one after the other)."""
+    """Splits a cycle with the last step of some optimizers and the first of others, if the former stepped alone before
+    it and the latter step alone after it (layers trained one after the other)."""
     found = cycles[:1]
     for before, cycle, after in zip(cycles, cycles[1:], cycles[2:], strict=False):
         cut = len(before.optimizers)
@@ -130,8 +130,8 @@ def _handed_over(cycles: list[_Cycle]) -> list[_Cycle]:
 
 
 def _with_next_phase(cycles: list[_Cycle]) -> list[_Cycle]:
-    """Cuts the last cycle where others step behind a whole one: a second optimizer that goes on alone, as L-BFGS with
-    its one long step does behind Adam. A cycle that was torn has only optimizers that some whole one has."""
+    """Cuts the last cycle if other optimizers step after a whole one: a second optimizer continues alone, as L-BFGS
+    with its one long step after Adam. A cycle that was torn has only optimizers that some whole one has."""
     *before, last = cycles
     known = frozenset().union(*(cycle.members for cycle in before if cycle.whole))
     cut = next((at for at, each in enumerate(last.optimizers) if each not in known), 0)
@@ -210,10 +210,10 @@ def _slow_steps(work: Int64, usable: Bool, most: int) -> int:
 def _truncation(values: Float64, usable: Bool, most: int) -> int:
     """Position at which to cut a series, from 1 to `most`, so that the standard error of the mean of the rest is least.
 
-    This is MSER (White, An effective truncation heuristic for bias reduction in simulation output, Simulation 69, 1997;
-    compared with others by Hoad, Robinson and Davies, Automating warm-up length estimation, Journal of the Operational
-    Research Society 61, 2010), without batches, since warm-ups are often shorter than a batch. An unusable step counts
-    as if it had the later half's variance."""
+    This is MSER without batches, since warm-ups are often shorter than a batch (White, An effective truncation
+    heuristic for bias reduction in simulation output, Simulation 69, 1997; compared with others by Hoad, Robinson and
+    Davies, Automating warm-up length estimation, Journal of the Operational Research Society 61, 2010). An unusable
+    step counts as if it had the later half's variance."""
     count = len(values)
     known = np.where(usable, values - values[usable].mean(), 0.0)
     left = np.cumsum(usable[::-1])[::-1]

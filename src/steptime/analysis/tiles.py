@@ -51,8 +51,8 @@ def waves_of(kernel: str, operator: str, shapes: Shapes, blocks: int, multiproce
 
 def filled(kernel: str, waves: float) -> float:
     """Fraction of the multiprocessors that are busy over a matmul's time, given its waves. Blocks of a kernel that is
-    not persistent overlap with the next wave, several on one multiprocessor; such a kernel is known to idle some only
-    if it has less than one wave."""
+    not persistent overlap with the next wave, several on one multiprocessor. Such a kernel surely leaves some
+    multiprocessors idle only if it has less than one wave."""
     if waves >= 1 and not PERSISTENT.search(kernel):
         return 1.0
     return waves / math.ceil(waves) if waves > 0 else 0.0

@@ -102,9 +102,9 @@ def steps_of(trace: Trace) -> Int64:
 
 def find_steps(trace: Trace) -> FoundSteps:
     """Steps by the first of these sources that the trace has: the profiler's marks, ends of optimizer updates, calls of
-    zero_grad, the loader's batches, or a range, operators or kernels that repeat at an even pace; else the whole trace
-    is one step. No step for a trace without events. In a trace joined from several recordings no step crosses from one
-    to another."""
+    zero_grad, the loader's batches, or a range, operators or kernels that repeat at equal distances. Without any, the
+    whole trace is one step. No step for a trace without events. In a trace joined from several recordings no step
+    crosses from one to another."""
     if not len(trace.events):
         return FoundSteps(np.empty((0, 2), np.int64), "there is no event")
     for found in _ways(trace):

@@ -2,10 +2,10 @@
 
 CUPTI, by which torch's profiler sees kernels, costs each launch 1.9 microseconds as long as it is attached: 28 % of one
 on an H200's host (torch 2.11, CUDA 13.0; benchmarks/results/gpu/h200-left-behind.md). The probe has it detached at its
-last window, and launches take what they took before. Yet steps behind the first window were longer in eleven jobs on
-H100 and H200, by 2 to 21 %, once by 39 %, in recordings in which it was detached at every window; their cause is not
-known. So the mean step is that of the steps before the window, where they are enough and those behind it are longer
-for certain.
+last window, and launches take what they took before. Yet steps after the first window were longer in eleven jobs on
+H100 and H200, by 2 to 21 %, once by 39 %. In these recordings the tracer was detached at every window; the cause is not
+known. So the mean step is that of the steps before the window, where they are enough and those after it are longer for
+certain.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Backward time of the parts of a graph whose gradients nobody uses.
 
-The probe has written down, in a few steps without a profiler, which nodes of each backward pass lead to dropped
-gradients only, by their sequence numbers from the newest of the pass. A profiled pass with the same numbers has made
-the same graph, so these are its nodes, too. Passes that look the same may have had different fates: each counts by how
+The probe has recorded, in a few steps without a profiler, which nodes of each backward pass lead only to dropped
+gradients, by their sequence numbers from the newest of the pass. A profiled pass with the same numbers has made the
+same graph, so these are its nodes, too. Passes that look the same may have had different fates: each counts by how
 often it was seen.
 """
 
@@ -77,7 +77,7 @@ class _Matched:
     often: float
 
     def chosen(self, nodes: Runs) -> Iterator[tuple[int, NumberedFrames]]:
-        """(track, frames) of some nodes."""
+        """(track, rows of autograd's frames) of these nodes."""
         for track, newest, frames in self.frames:
             yield track, frames.only(_within(newest - frames.number, nodes))
 
@@ -104,9 +104,9 @@ def _matched(steps: StepContext, known: Sequence[PassFacts]) -> list[tuple[PassF
 
 
 def unused_passes(steps: StepContext, known: Sequence[PassFacts]) -> tuple[UnusedPass, ...]:
-    """Those of the known passes whose time the profiled steps show. Without those where an operator behind the pass
-    takes tensors of the dropped gradients' shapes: somebody reads them. Those of one call of torch.autograd.grad are
-    together: its graph may differ from pass to pass."""
+    """Known passes whose time the profiled steps show. A pass is excluded if an operator after it takes tensors of the
+    dropped gradients' shapes: somebody reads them. Passes of one call of torch.autograd.grad are one: its graph may
+    differ from pass to pass."""
     whole = sum(_time(steps, track, numbered_frames(steps, track)) for track in steps.tracks)
     uses = []
     for facts, matched in _matched(steps, known):

@@ -85,9 +85,9 @@ SLOW_STEPS_OWN = 4
 
 
 def extra_calls(windows: Iterable[StepContext], longer: float) -> tuple[tuple[CallUse, ...], tuple[str, ...]]:
-    """(operators by which slow steps are longer than the others of the windows without stacks, the longest first: calls
-    and ns of one slow step beyond another step; names of all operators, inner ones too, that are slow steps' own).
-    longer: ns by which a slow step is longer."""
+    """(operators by which slow steps are longer than the others of the windows without stacks, the longest first; names
+    of all operators, inner ones too, that only slow steps have). The first gives calls and ns of one slow step beyond
+    another step. longer: ns by which a slow step is longer."""
     steps: list[tuple[int, dict[str, CallUse], Counter[str]]] = []
     for window in windows:
         if not window.stacks and window.track is not None:
@@ -193,8 +193,8 @@ def _or_none(names: Int64, position: Int64) -> Int64:
 
 def _calls_of_user(trace: Trace, tree: CallTree, rows: Int64) -> tuple[Int64, Int64]:
     """(innermost user function or frame of autograd, what it calls) around each position of a tree, by position, ROOT
-    for none: the outermost operator or library function below it; else, of Python's own functions and torch's Python,
-    which mostly leads to operators, the outermost. rows: of the positions."""
+    for none. What it calls is the outermost operator or library function below it. Among Python's own functions and
+    torch's Python, which mostly lead to operators, it is the outermost. rows: of the positions."""
     roles, python = roles_of(trace), trace.events.event_kind[rows] == EventKind.PYTHON
     user = roles.function[rows] | roles.engine[rows]
     own = np.array([_is_library(symbol) for symbol in trace.symbols])[trace.events.name[rows]]

@@ -28,8 +28,8 @@ def one_line(text: str) -> str:
 
 
 def reachable(file: str) -> str:
-    """Path of the job's file as an editor opens it from the current folder: relative below it, where a path of another
-    machine is searched by its last parts, too; "" if there is none."""
+    """Path of the job's file as an editor opens it from the current folder, relative if below it; "" if there is none.
+    A path of another machine is also searched below that folder by its last parts."""
     parts = PurePosixPath(file.replace("\\", "/")).parts
     with contextlib.suppress(OSError):  # the current folder is gone, or the name is longer than any file's
         here, path = Path.cwd(), Path(file)

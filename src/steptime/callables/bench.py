@@ -390,7 +390,7 @@ def _trick(own: Sequence[_Timed], base: Sequence[_Timed], time: Estimate, machin
     if _kept(own):
         ratio = min(_middle(_new_over_old(each)) for each in own)
         return f"a call takes {ratio:.3g} times as long with new argument values: it caches results"
-    # Of any format: a product may be done in another one than that of its arguments.
+    # Of any format: a matmul may be done in another one than that of its arguments.
     peak = max((each.rate.value for each in machine.matrix), default=0.0) if machine is not None else 0.0
     if peak and own[0].flops and own[0].flops / time.high * 1e9 > OVER_PEAK * peak:
         return "it exceeds this machine's peak FLOP/s: it skips a part of the work"

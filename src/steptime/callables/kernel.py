@@ -1,8 +1,8 @@
 """The hottest chain of pointwise operators and reductions of a job, as one function, and what Inductor makes of it.
 
-A chain is found in a recorded trace, which has shapes, dtypes and lines of operators, and not which tensor goes where:
-each operator works on the result of the one before it; another operand of that shape is the chain's own first input
-(in backward: a tensor of its own), and a scalar whose value is not recorded is 0.5. Both change no time.
+A chain is found in a recorded trace, which has shapes, dtypes and lines of operators, but not which tensor goes where.
+Each operator works on the result of the one before it. Another operand of that shape is the chain's own first input (in
+backward: a tensor of its own). A scalar whose value is not recorded is 0.5. Both change no time.
 """
 
 from __future__ import annotations
@@ -206,7 +206,7 @@ def _called(statement: Statement) -> str:
 
 
 def _literal(name: str, at: int, text: str) -> str:
-    """Python of a printed argument. Raises ValueError for what is none."""
+    """Python of a printed argument. Raises ValueError for any other text."""
     if not text:
         return "None"
     keyword = f"{KEYWORDS[name, at]}=" if (name, at) in KEYWORDS else ""

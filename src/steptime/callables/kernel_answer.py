@@ -34,7 +34,7 @@ def answer_of(study: KernelStudy) -> Answer:
 
 
 def headline(study: KernelStudy) -> str:
-    """What was fused, into how many kernels, how much faster it is, and how near to a copy of its bytes."""
+    """Headline: the fused operators, the number of kernels, the speed-up, and the share of a copy's bandwidth."""
     fused, chain, (before, after) = study.fused, study.chain, (_ns(study.eager), _ns(study.fused))
     if fused.standing in NOT_TO_BE_TAKEN:
         return one_line(f"Inductor's code cannot be used for {study.of}: {fused.sentence}.")

@@ -171,7 +171,7 @@ def largest_cached(sweep: Sweep) -> SweepPoint | None:
 
 
 def half_of_the_peak(sweep: Sweep) -> SweepPoint:
-    """Smallest product with half of the best rate."""
+    """Smallest matmul with half of the best rate."""
     products = sweep.of("product")
     top = max(each.rate for each in products)
     return next(each for each in products if each.rate >= HALF * top)
@@ -321,7 +321,7 @@ def chart(sweep: Sweep) -> CurveChart | None:
 
 
 def roofline(sweep: Sweep, intensities: Sequence[float]) -> list[tuple[float, float]]:
-    """(intensity, FLOP/s) at both ends and at the ridge of the roofline; empty without copies or products."""
+    """(intensity, FLOP/s) at both ends and at the ridge of the roofline; empty without copies or matmuls."""
     if not sweep.of("copy") or not sweep.of("product"):
         return []
     ridge = max(each.rate for each in sweep.of("product")) / sweep.of("copy")[-1].bandwidth
@@ -330,7 +330,7 @@ def roofline(sweep: Sweep, intensities: Sequence[float]) -> list[tuple[float, fl
 
 
 def by_size(sweep: Sweep) -> Iterator[CurveChart]:
-    """Charts of copy B/s over size and of product FLOP/s over order, with the limits marked, on logarithmic axes."""
+    """Charts of copy B/s over size and of matmul FLOP/s over order, with the limits marked, on logarithmic axes."""
     copies, products = sweep.of("copy"), sweep.of("product")
     if len(copies) > 1:
         small, cached = end_of_overhead(sweep), largest_cached(sweep)

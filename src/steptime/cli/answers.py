@@ -1,4 +1,5 @@
-"""Answers for agents on a report, a trial or a comparison: short, with codes of fixes and the exact next call."""
+"""Answers for agents: the answer on a report, a trial or a comparison that every renderer shows, in short, with the
+codes of the fixes and the exact next call of a tool."""
 
 from __future__ import annotations
 
@@ -89,7 +90,7 @@ def of_report(report: Report, job: Mapping[str, Any], path: str) -> Document:
 
 def dear_lines(process: ProcessReport) -> list[tuple[SourceLine, float]]:
     """Expensive lines outside of input, model and optimizer that no finding names, with their ns per step, longest
-    first: lines of the loop, and lines below it in functions that run no operators."""
+    first. They are lines of the loop, and lines below it in functions that run no operators."""
     case, spent = process.case, dict[SourceLine, float]()
     working = {function_of(use.source) for use in case.operators if use.source is not None}
     busy = working | {function_of(SourceLine(file, 0, name)) for file, name in loop_functions(case.lines)}
@@ -116,8 +117,8 @@ def _dear(line: SourceLine, taken: float, step: float) -> Document:
 
 
 def to_try(report: Report, job: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Codes of the fixes that can be tried, by the finding that they answer, without those that a trial of this
-    recording has rejected or that cannot be written into its sources. {} for a trace, which has no job."""
+    """Codes of the fixes that can be tried, by the finding that they answer. Fixes that a trial of this recording has
+    rejected, or that cannot be written into its sources, are left out. {} for a trace, which has no job to run."""
     process = report.processes[0]
     if process.case.step.mode == "trace":
         return {}

@@ -57,7 +57,7 @@ def _peaks(machine: Machine) -> Table:
         if machine.measured
         else f"from a datasheet ({machine.source}), not measured"
     )
-    rows = [(f"{rate.name} product", _rate(rate.rate, "FLOP/s")) for rate in machine.matrix]
+    rows = [(f"{rate.name} matmul", _rate(rate.rate, "FLOP/s")) for rate in machine.matrix]
     if machine.copy is not None:
         rows.append(("copy", _rate(machine.copy, "B/s")))
         ridges = (f"{rate.name} {format_intensity(rate.rate.value / machine.copy.value)}" for rate in machine.matrix)

@@ -16,10 +16,10 @@ from steptime.cli.options import Delivery, WholeNumber, answer_options, files
 )
 @answer_options("Write it to FILE, in the format of its extension (.txt, .md, .json, .html). Can be given often.")
 def command(paths: tuple[str, ...], world_size: int | None, delivery: Delivery) -> int:
-    """Compare the dumps of torch's flight recorder, one per rank, and report which collective does not end, which
-    ranks have not called it or left no dump, and where types, sizes or the order of calls differ. DUMP: files, a
-    folder, or a quoted pattern; pickles as torch writes them when a collective times out, or JSON. Needs no torch,
-    and runs no code from a pickle.
+    """Compare the dumps of torch's flight recorder, one per rank. Report which collective does not end, which ranks
+    have not called it or left no dump, and where types, sizes or the order of calls differ. DUMP: files, a folder, or a
+    quoted pattern; pickles as torch writes them when a collective times out, or JSON. Needs no torch, and runs no code
+    from a pickle.
 
     Before the job: TORCH_FR_BUFFER_SIZE=2000 and TORCH_FR_DUMP_TEMP_FILE=/shared/dumps/rank_ (torch up to 2.8:
     TORCH_NCCL_TRACE_BUFFER_SIZE and TORCH_NCCL_DEBUG_INFO_TEMP_FILE), with TORCH_NCCL_DUMP_ON_TIMEOUT=1.

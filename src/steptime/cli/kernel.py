@@ -27,9 +27,9 @@ FORMATS = (".txt", ".md", ".json", ".html", ".py")
 @answer_options("Write the result to FILE (.txt, .md, .json, .html), or the chain as a function (.py).")
 def command(target: str, inputs: str, shapes: str, python: str | None, delivery: Delivery, **given: Any) -> int:
     """Rebuild the hottest chain of pointwise operators and reductions of a recording as one function, compile it, and
-    report what Inductor fuses it to: the generated code (C++ or Triton, with PTX on a GPU) with your lines, its bytes,
-    the bound, and what share of the bandwidth it reaches, before and after. Only torch's operators run, none of the
-    job's code. A function of your own is compiled as it is.
+    report how Inductor fuses it. The report has the generated code (C++ or Triton, with PTX on a GPU) with your lines,
+    its bytes, the bound, and the share of the bandwidth that it reaches, before and after. Only torch's operators run,
+    none of the job's code. A function of your own is compiled as it is.
 
     \b
     steptime kernel runs/train-20260801-101500 -o kernel.md

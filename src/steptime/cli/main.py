@@ -3,8 +3,8 @@
 `run` and its imports need only click, because a job must not wait for numpy.
 
 The standard streams cannot fail: a closed, full or hung-up one loses its text, but does not change the exit status of a
-job. One law: a job gets the user's own descriptors. If one of the three is closed, a placeholder holds its number here,
-so that no file of steptime's gets it; the placeholder is closed when a job starts, which then finds the descriptor
+job. One law: a job gets the user's own descriptors. If one of the three is closed, a placeholder takes its number here,
+so that no file of steptime's gets it. The placeholder is closed when a job starts, which then finds the descriptor
 closed, as without steptime."""
 
 from __future__ import annotations

@@ -269,8 +269,8 @@ def _change(given: Judge, scratch: Path) -> tuple[str, list[str]]:
 
 
 def judged_diff(results: Results, folder: Path) -> str:
-    """Command that applies the best of the client's own winning changes from a file in the trial's folder: the state
-    that was judged, even if the client's file has changed since. "" if none won, or if it does not apply to the present
+    """Command that applies the best of the client's own winning changes from a file in the trial's folder. That is the
+    judged state, even if the client's file has changed since. "" if none won, or if it does not apply to the present
     files: one that adds a file, or was compared with an earlier commit."""
     won = [each for stage, each in results.judgements if stage == 0 and each.verdict is TrialVerdict.ADOPT]
     own = [each for each in won if each.variant.sources and not each.variant.proposal and each.speed is not None]

@@ -19,9 +19,9 @@ SCRIPT = Path(__file__).with_name("train.py.txt")
 @click.argument("file", metavar="FILE", type=click.Path(path_type=Path, allow_dash=True))
 @force_option
 def command(file: Path, force: bool) -> int:
-    """Write a training script that runs at once, on a CPU too, with the usual knobs as options: dtype, compile mode,
-    fused optimizer, workers and prefetching, accumulation, clipping, checkpointing, attention, a profiler of one
-    window, a loss every so many steps. - is standard output.
+    """Write a training script that runs at once, on a CPU too, with the usual knobs as options. Options: dtype, compile
+    mode, fused optimizer, workers and prefetching, accumulation, clipping, checkpointing, attention, a profiler of one
+    window, a loss every n steps. - is standard output.
 
     \b
     steptime new train.py

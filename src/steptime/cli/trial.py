@@ -606,7 +606,7 @@ def _tried_apart(
     runner: TrialRunner, others: Sequence[Variant], best: Judgement | None, later: int
 ) -> tuple[Judgement, ...]:
     """Judgements of the variants that run in separate processes. best: the combination from one process, still to be
-    proved: the others get the remaining budget, but for `later` processes, which prove the patch. If one process has
+    proved: the others get the remaining budget, except `later` processes, which prove the patch. If one process has
     used the budget up, nothing starts that could not end."""
     proof = PROOF if best is not None else 0
     needed = (proof + LEAST_ROUNDS * processes_of(1) + 1) * (runner.plan.start_seconds + SECONDS)
@@ -678,7 +678,7 @@ def _patch(
 
 def _next(judgements: Sequence[Judgement], proposals: Sequence[Proposal], folder: Path, options: TrialOptions) -> str:
     """Next command: the rest of the trial if the budget was too small for it or for its patch; else the page of the
-    adopted fix, or of the one that was tried first."""
+    adopted fix, or of the first one tried."""
     results = read_results(folder)
     go_on = go_on_command("try", folder, options, longer(options.budget, proof_seconds(results.plan, results.runs)))
     patch = results.patch

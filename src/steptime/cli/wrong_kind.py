@@ -58,7 +58,7 @@ KINDS = (
 
 def wrong_kind(words: Sequence[str]) -> UsageError | None:
     """The error about the first of the words that names a file of another verb's; None where there is none. A word
-    behind an option may be its value, and those behind a job's first one are the job's."""
+    after an option may be its value, and those after a job's first one are the job's."""
     verb, *given = words or [""]
     named = [word for before, word in pairwise(["", *given]) if not word.startswith("-")
              and (before == "--" or not before.startswith("-"))]  # fmt: skip

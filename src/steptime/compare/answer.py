@@ -48,7 +48,8 @@ def answer_of(comparison: Comparison) -> Answer:
 
 
 def _of_run(comparison: Comparison) -> Iterator[str]:
-    """What a change of the step is to the run, if the first or the last one works between its steps, too."""
+    """Sentence on the step's change as a change of the run, if the first or the last run also works between its
+    steps."""
     first, last = comparison.runs[0], comparison.runs[-1]
     if first.other.share and last.other.share:
         times = format_change_of(first.run_ns, last.run_ns)

@@ -1,7 +1,7 @@
 """Likely cause of a step's change, and the whole comparison in one sentence.
 
-First comes the category that changed most with the step; then a differing setting that can change this category, the
-most specific first; then the part of the step that changed most. The cause is only likely: nothing was tried.
+First comes the category that changed most with the step. Then a differing setting that can change this category, the
+most specific first. Then the part of the step that changed most. The cause is only likely: nothing was tried.
 """
 
 from __future__ import annotations

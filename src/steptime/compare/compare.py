@@ -5,8 +5,8 @@ steps vary, and nothing of what another run would give: another place in memory,
 another temperature. So each interval of a difference has two parts: what varies within the runs, drift included
 (`difference_of_series`), and a floor for what varies between them. They are independent and add as variances do.
 
-In three runs or more, one opens a new level when it is outside of the noise around the median of its level, and the
-median of it and the next ones does, too (docs/history.md). No later run confirms the last one; that is reported.
+In three runs or more, a run opens a new level if it is outside of the noise around its level's median, and the median
+of it and the next runs is, too (docs/history.md). No later run confirms the last one; that is reported.
 """
 
 from __future__ import annotations

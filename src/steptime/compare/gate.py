@@ -1,7 +1,7 @@
 """A gate: bounds on how much a quantity may grow, and what a comparison says about them.
 
 A bound is breached if the whole interval is beyond it, held if the whole interval is within it, and undecided
-otherwise: one noisy run never fails a build, and never proves that nothing happened.
+otherwise. One noisy run never fails a build, and never proves that nothing happened.
 """
 
 from __future__ import annotations

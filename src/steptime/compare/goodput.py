@@ -37,7 +37,7 @@ NAMES = {
 }
 MEANINGS = {
     STALLED: f"extra time of steps longer than {STALL:g} times the median",
-    LOST: "steps behind the last checkpoint of a run that failed",
+    LOST: "steps after the last checkpoint of a run that failed",
     START: "from the start of a run to its first step",
     DOWN: "from the end of a run to the start of the next",
 }

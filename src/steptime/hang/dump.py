@@ -1,6 +1,6 @@
 """Reader of a flight recorder's dump: the last collectives that one rank has called.
 
-torch keeps the calls in a ring (of TORCH_FR_BUFFER_SIZE entries, in older releases TORCH_NCCL_TRACE_BUFFER_SIZE) and
+torch keeps the calls in a ring of TORCH_FR_BUFFER_SIZE entries (in older releases TORCH_NCCL_TRACE_BUFFER_SIZE). It
 writes them when a collective times out, as a pickle, or as JSON through its debug server. The fields are those of
 torch/csrc/distributed/c10d/FlightRecorder.hpp, versions 2.x.
 """

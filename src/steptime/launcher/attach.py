@@ -244,7 +244,7 @@ def _write_entry(pid: int, folder: Path, options: ProbeOptions) -> Path:
 
 
 def _in_standby(pid: int) -> bool:
-    """True if it was started with STEPTIME_STANDBY, and has a handler for our signal."""
+    """True if the process was started with STEPTIME_STANDBY, and has a handler for our signal."""
     if not environment_of(pid).get("STEPTIME_STANDBY"):
         return False
     lines = (PROC / str(pid) / "status").read_text(encoding="ascii", errors="replace").splitlines()

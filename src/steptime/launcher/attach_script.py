@@ -2,10 +2,10 @@
 
     gdb -nx -batch -iex "set auto-solib-add off" -x attach_script.py        (STEPTIME_PID, STEPTIME_LINE)
 
-The process is stopped for some milliseconds at a time. The script calls functions in it only if its main thread is in
-no allocator, loader or lock: malloc, and Py_AddPendingCall (Python/C API), which takes a C function and its argument,
-and which threads may call without any lock. PyRun_SimpleString runs the line in the main thread, between two bytecodes.
-Prints "entered", or "busy" if no such moment came.
+The process is stopped for some milliseconds at a time. The script calls functions in the job only if its main thread is
+in no allocator, loader or lock: malloc, and Py_AddPendingCall (Python/C API). The latter takes a C function and its
+argument, and threads may call it without any lock. PyRun_SimpleString runs the line in the main thread, between two
+bytecodes. Prints "entered", or "busy" if no such moment came.
 """
 
 import os

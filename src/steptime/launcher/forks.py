@@ -107,7 +107,7 @@ class _TorchServer:
         return self._ready
 
     def end(self) -> None:
-        """Ends it. Its forks live on."""
+        """Ends the server. Its forks live on."""
         self.socket.close()
         if self._process is not None:
             self._process.kill()

@@ -1,9 +1,9 @@
 """One recording for several launchers: `srun steptime run …` starts one of them for each rank.
 
 The first one leads: it writes the manifest, takes telemetry, and reports on the job. The others record into the same
-folder, with a mark there until they end, for which the leader waits. A launcher never joins a recording whose run has
-ended, or in which another launcher has its part of the job (the task number): that is an earlier run of the same
-script, so the launcher takes the next free name (runs/train-77.0-2).
+folder, with a mark there until they end, for which the leader waits. A launcher never joins an earlier run of the same
+script: a recording whose run has ended, or in which another launcher has its part of the job (the task number). It then
+takes the next free name (runs/train-77.0-2).
 """
 
 from __future__ import annotations

@@ -79,8 +79,8 @@ class Overlooked:
 
 
 def _is_entered(pid: int, entered: frozenset[int]) -> bool:
-    """True if it has the probe, or was forked by one that has: then both stacks start at the same address. Also true if
-    the system hides that address (0)."""
+    """True if the process has the probe, or was forked by one that has it: then both stacks start at the same address.
+    Also true if the system hides that address (0)."""
     stack = _stat(pid)[1]
     while pid not in entered:
         parent = _stat(pid)[0]
@@ -102,7 +102,7 @@ def same_stack(pid: int, other: int) -> bool:
 
 
 def uses_torch(pid: int) -> bool:
-    """True if it is a Python that has loaded torch."""
+    """True if the process is a Python that has loaded torch."""
     folder = PROC / str(pid)
     with contextlib.suppress(OSError):
         return "python" in (folder / "exe").readlink().name and TORCH in _read(folder / "maps")

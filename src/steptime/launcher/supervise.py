@@ -175,7 +175,7 @@ class StartedJob(Protocol):
         """Returns its return code, None while it runs."""
 
     def send_signal(self, number: int) -> None:
-        """Sends it a signal."""
+        """Sends the job a signal."""
 
 
 class Timer(Protocol):

@@ -4,11 +4,11 @@ The speed of a shared machine changes from second to second. Jobs that run one a
 jobs with turns of a fraction of a second meet the same one, and differ only by themselves (measured:
 benchmarks/results/turns.md).
 
-Several jobs start at the same time, or one by one, and each is stopped once its warm-up is over. When all have
-started, they take turns: at the end of a time slice, a job is asked to rest, and stopped with all its descendants at
-the end of a step, so that turns are whole steps. Nothing of it runs while it is stopped, neither loader workers nor
-threads. Work launched on a device would go on, so the job waits for that first; its slices are longer, because each
-starts with an idle device.
+Several jobs start at the same time, or one by one, and each is stopped once its warm-up is over. When all have started,
+they take turns. At the end of a time slice, a job is asked to rest, and stopped with all its descendants at the end of
+a step, so that turns are whole steps. Nothing of it runs while it is stopped, neither loader workers nor threads. Work
+launched on a device would go on, so the job waits for that first; its slices are longer, because each starts with an
+idle device.
 """
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ class Turn:
 
 def stamps_in(file: Path) -> list[int]:
     """Returns the times, ns of the monotonic clock, at which a job and its device became idle, each followed by the
-    time at which it went on: at the end of its warm-up, for each rest, and at its end. [] if the file holds anything
+    time at which it continued: at the end of its warm-up, for each rest, and at its end. [] if the file holds anything
     else."""
     try:
         stamps = [int(line) for line in file.read_text(encoding="ascii").split()]
@@ -231,5 +231,5 @@ def _job_of(watchdog: int) -> list[psutil.Process]:
 
 def _send(processes: Iterable[psutil.Process], number: signal.Signals) -> None:
     for process in processes:
-        with contextlib.suppress(psutil.Error):  # it has ended; psutil knows a number that was given anew
+        with contextlib.suppress(psutil.Error):  # it has ended; psutil knows a number that was given again
             process.send_signal(number)

@@ -1,7 +1,7 @@
 """Starts a process of a trial: the user's command with a change, in its own folder and session, with a deadline.
 
-Unlike in `launch`, the user neither sees nor steers it: its input is empty, its output goes to a file, and it is ended
-with all its descendants at the deadline, or if we are interrupted or killed (`watchdog`).
+Unlike in `launch`, the user neither sees nor controls it: its input is empty, and its output goes to a file. It is
+ended with all its descendants at the deadline, or if steptime is interrupted or killed (`watchdog`).
 """
 
 from __future__ import annotations

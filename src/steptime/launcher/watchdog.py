@@ -3,7 +3,7 @@
     python -I -S watchdog.py HELD COMMAND [ARGUMENT]...
     python -I -S watchdog.py
 
-The script uses the standard library alone. It has two parts, which only steptime holds, each by a pipe:
+The script uses the standard library alone. It has two parts, held only by steptime, each by a pipe.
 
 The **watchdog** starts a command in its own session, and is the parent of all its descendants: a process that has left
 the session, or whose parent has ended, becomes its child (Linux's "child subreaper", since 3.4). After the command's
@@ -220,8 +220,8 @@ class Janitor:
         self._notify(folder, whole=False)
 
     def clear(self, folder: OwnFolder) -> None:
-        """Starts to remove a folder, once the one before it is gone: a disk can take half a second for the hundreds of
-        folders of a workspace, in which the next process may start."""
+        """Starts to remove a folder, after the previous one is gone: a disk can take half a second for the hundreds of
+        folders of a workspace, while the next process may start."""
         self.await_cleared()
         self._clearing = threading.Thread(target=clear, args=(folder,), name="steptime-clear")
         self._clearing.start()

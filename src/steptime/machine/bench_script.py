@@ -143,7 +143,7 @@ def measure(callables: dict[str, Any], inputs: Any, request: dict[str, Any]) -> 
     }
 
 
-def product_format(values: list[Any], device: str) -> str:
+def matmul_dtype(values: list[Any], device: str) -> str:
     """dtype of matmuls of these tensors, named as in the peaks: "float32", "tf32", …; "" for none."""
     floating = [each for each in values if each.is_floating_point()]
     found = str(max(floating, key=torch.numel).dtype).removeprefix("torch.") if floating else ""
@@ -185,7 +185,7 @@ def one_setting(callables: dict[str, Any], arguments: Arguments, request: dict[s
         for each in usable:
             each.survives(each.weigh)
     return {
-        "format": product_format(usable[0].tensors() if usable else [], request["device"]),
+        "format": matmul_dtype(usable[0].tensors() if usable else [], request["device"]),
         "inputs": ", ".join(described(each) for each in (*arguments[0], *arguments[1].values())),
         "printed": printed(),
         "candidates": [each.answer for each in candidates],
@@ -352,7 +352,7 @@ class Candidate:
         return list(self.function.parameters()) if isinstance(self.function, torch.nn.Module) else []
 
     def settle(self) -> None:
-        """Calls it until its blocks agree."""
+        """Calls the contender until its blocks agree."""
         times: list[float] = []
         end = time.perf_counter() + WARM_SECONDS
         while time.perf_counter() < end or len(times) < 2:

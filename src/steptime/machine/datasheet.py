@@ -1,6 +1,6 @@
 """Peaks from datasheets: the fallback if nothing was measured.
 
-One law: dense figures only. Datasheets like to print the rate "with sparsity", twice what a dense product can reach;
+One law: dense figures only. Datasheets like to print the rate "with sparsity", twice what a dense matmul can reach;
 those are halved here. Rates: TFLOP/s with multiply and add counted as two, of the Tensor Cores with 32-bit accumulation
 if a dtype has them, else of the ordinary ones; bandwidth: GB/s, decimal.
 """

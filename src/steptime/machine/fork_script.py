@@ -8,8 +8,8 @@ its own containment first, then becomes the job's command. The fork is the job's
 becomes the command, so that it is kept and ended as any other process of a trial.
 
 The job's own `import torch` finds the modules in memory, through the import system, so that steptime's entry sees that
-import as ever. A process for which the modules in memory are not those that it would load (its script has changed
-variables before the import, or finds another torch) ends with the status UNSOUND; it is then started anew without a
+import as ever. A process is UNSOUND, and ends with that status, if the modules in memory are not those that it would
+load: its script has changed variables before the import, or finds another torch. It is then started again without a
 fork. SOCKET is a descriptor; the server ends when its other end is closed.
 """
 

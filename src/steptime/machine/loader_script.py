@@ -1,5 +1,6 @@
-"""Times a loader of the user's, with the user's own torch. Run by path with the user's interpreter: no part of steptime
-is imported here but its neighbours, which find what a place names, store samples in other formats and copy to a device.
+"""Times a loader of the user's, with the user's own torch. Run by path with the user's interpreter. No part of steptime
+is imported here except its neighbours, which resolve names of places, store samples in other formats and copy to a
+device.
 
     python loader_script.py REQUEST
 
@@ -9,7 +10,7 @@ batches), "parts" (whether items and collating are timed, too), "cold" (whether 
 the page cache, too), "formats" (whether samples are stored in other formats and read back), "answer" (the file that the
 answer is written to, so that whatever the dataset prints stays its own).
 
-Batches never end: where a sampler is used up it starts again, so that no worker is started anew within a measurement.
+Batches never end: where a sampler is used up it starts again, so that no worker is started again within a measurement.
 """
 
 from __future__ import annotations
@@ -303,7 +304,7 @@ def received(batches: EpochBatches, waits: list[float]) -> float:
 
 def parts_of(loader: Any, request: dict[str, Any], opened: OpenedFiles) -> dict[str, Any]:
     """Times of an item and of collating a batch, ns, and the fraction in which they had or wanted a CPU, read one by
-    one in this process; again_ns: the same items read a second time; cold_ns: with their files out of the page
+    one in this process. again_ns: the same items read a second time; cold_ns: with their files out of the page
     cache."""
     seconds = request["seconds"]
     orders = list(itertools.islice(orders_of(loader), PART_BATCHES))

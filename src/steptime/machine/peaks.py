@@ -135,9 +135,8 @@ def peaks(
     """Peaks of this machine for a Python with torch, stored or measured now.
 
     torch: its version; threads: of torch inside an operator (None for its default); name: of the device, for an
-    accelerator; brief: for somebody who waits for something else, so that brief measurements will do, and one that
-    other load disturbed is repeated only on a machine that idles now. Raises SteptimeError if they cannot be
-    measured."""
+    accelerator. brief: brief measurements are enough, because somebody waits for something else; a disturbed one is
+    then repeated only if the machine idles now. Raises SteptimeError if they cannot be measured."""
     path = cache_path(device, name, torch, threads, brief=brief)
     machine = load_as(Machine, path)
     if machine is None or (machine.under_load and not (brief and is_busy())):
@@ -161,8 +160,8 @@ def is_busy() -> bool:
 
 
 def known(name: str) -> Machine | None:
-    """Peaks of an accelerator by the driver's name, which is all that a trace says of its machine: measured here (the
-    newest undisturbed, with any torch), else a datasheet's, else None."""
+    """Peaks of an accelerator by the driver's name, which is all that a trace has of its machine: the newest
+    undisturbed measurement here, with any torch, else a datasheet's, else None."""
     try:
         files = sorted(cache_folder().glob("peaks-*.json"), key=lambda path: path.stat().st_mtime, reverse=True)
     except OSError:

@@ -126,7 +126,7 @@ def product(device: str, dtype: torch.dtype, order: int) -> Callable[[], object]
 
 
 def order_for(device: str, dtype: torch.dtype) -> int:
-    """Order of the matrices, smaller if memory is short, or if a large product would take seconds (emulated dtypes)."""
+    """Order of the matrices, smaller if memory is short, or if a large matmul would take seconds (emulated dtypes)."""
     if device == "cpu" and dtype is torch.float32:
         return CPU_ORDER
     if device == "cuda":

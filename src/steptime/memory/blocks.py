@@ -31,8 +31,8 @@ class AllocationBlock:
 
 
 def blocks_of(history: AllocationHistory, signs: Signs, owners: Codes) -> tuple[AllocationBlock, ...]:
-    """Those that held most, by bytes times events, in the order in which they were made. Each lies as low as those
-    before it leave room for as long as it lives."""
+    """Blocks that held most, by bytes times events, in the order of their allocation. Each is placed as low as earlier
+    blocks leave room during its life."""
     lives = history.lives
     start, end = np.where(lives.born == BEFORE, 0, lives.born), np.minimum(lives.died, history.events)
     held = lives.size * (end - start)

@@ -351,7 +351,7 @@ def _frame(symbol: str, entered: bool) -> SourceLine:
 
 
 def _running_at_first(parent: list[int], names: list[int]) -> set[int]:
-    """Names of a thread's first event, the first inside it, and so on: when torch starts to record, it enters all
+    """Names of a thread's first event, the first inside it, and so on. When torch starts to record, it enters all
     running functions, down to its own call that started the recording."""
     chain = set(names[:1])
     for index in range(1, len(parent)):

@@ -70,7 +70,7 @@ SMALLEST = 4096
 def autocast_copies(history: AllocationHistory, signs: Signs, parameters: dict[int, int], candidates: Bool) -> Bool:
     """Mask of the lives that are autocast's copies of weights.
 
-    Autocast casts a weight when a product first needs it, and keeps the copy until its context ends; backward keeps it
+    Autocast casts a weight when a matmul first needs it, and keeps the copy until its context ends; backward keeps it
     longer. The copies are half as large as the parameters, whatever the batch. parameters: number of parameters by size
     in bytes, as far as known. candidates: lives that may be copies, made in forward."""
     casts = signs.at(signs.cast, history.lives.stack)
@@ -112,7 +112,7 @@ def _at_most(rows: Int64, born: Int64, died: Int64, most: int) -> Int64:
 
 
 def _followed(history: AllocationHistory) -> Bool:
-    """Mask of the lives after which the same call allocates again at once: a copy precedes the product that it is for.
+    """Mask of the lives after which the same call allocates again at once: a copy precedes the matmul that it is for.
     Without C++ frames, only this and the size distinguish a copy from an activation."""
     lives = history.lives
     rows = np.flatnonzero((lives.born > BEFORE) & (lives.stack >= 0))
@@ -150,7 +150,7 @@ def owners_of(history: AllocationHistory, signs: Signs, boundaries: tuple[int, .
 
 
 def parameter_sizes(history: AllocationHistory, signs: Signs, owner: Codes) -> dict[int, int]:
-    """Number of parameters that products use, by size in bytes: from gradients or optimizer state, else from what was
+    """Number of parameters that matmuls use, by size in bytes: from gradients or optimizer state, else from what was
     built, else from all that existed before and stays."""
     lives = history.lives
     found = _unit(history, owner)
@@ -240,7 +240,7 @@ def _between(marked: Bool, after: Int64, until: Int64) -> Bool:
 
 
 def _assign_earlier(history: AllocationHistory, owner: Codes) -> None:
-    """Assigns owners to blocks from before the recording, by size, in place: a model's parameters, its gradients and
+    """Assigns owners to blocks from before the recording, by size, in place. A model's parameters, its gradients and
     each slot of optimizer state are equally many blocks of the same sizes.
 
     The sizes of one such set are those of the gradients, else of a slot of the optimizer state. The first set is

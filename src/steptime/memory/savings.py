@@ -1,8 +1,8 @@
 """Ways to free memory: reduction of a steady step's peak, cost, and how it was estimated.
 
 Each fix is a curve of the bytes that it frees at each instant: if another instant becomes the highest, the peak falls
-by less. The error printed with a prediction is the error of its kind where the change was really made, measured by
-`python -m benchmarks.memory_predictions` in pairs of runs of the same job.
+by less. The error printed with a prediction is the error of its kind in jobs where the change was really made. `python
+-m benchmarks.memory_predictions` measures it in pairs of runs of the same job.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ class Fit:
 
 
 def scales_with_batch(history: AllocationHistory, signs: Signs, owners: Codes) -> Bool:
-    """Mask of the lives that scale with the batch: activations, inputs and temporaries of forward and backward, except
-    temporaries of the size of a parameter or its 16-bit copy, which are gradients in transit."""
+    """Mask of the lives that scale with the batch: activations, inputs and temporaries of forward and backward.
+    Temporaries of the size of a parameter or its 16-bit copy do not: they are gradients in transit."""
     lives = history.lives
     sizes = [each for size in parameter_sizes(history, signs, owners) for each in (size, size // 2)]
     temporary = owners == Owner.TEMPORARIES
@@ -150,7 +150,7 @@ FUSED = re.compile(r"scaled_dot_product_(flash|efficient|cudnn|fused)|_flash_att
 SOFTMAX = re.compile(r"(^|_)softmax$")
 OF_WEIGHTS = (4, 2, 1)
 """Sizes of what goes with the weights of attention, in halves of theirs: the same in float32 next to 16 bits, in one
-format, and in 16 bits next to float32, or a mask next to 16 bits."""
+dtype, and in 16 bits next to float32, or a mask next to 16 bits."""
 LEAST_WEIGHTS = 1 << 16
 """Bytes: a softmax over a few classes is no attention."""
 STATE_OF_8_BITS = 0.25
@@ -304,8 +304,8 @@ def _checkpointed(peak: Peak, name: str, blocks: int, rows: Int64, frame: Source
 
 
 def _of_attention(peak: Peak) -> Iterator[Saving]:
-    """Weights of written-out attention, which a fused kernel never writes: what is as large as the result of a softmax,
-    or as its mask or copy in another format, and is made in the same function."""
+    """Weights of written-out attention, which a fused kernel never writes: blocks as large as the result of a softmax,
+    or as its mask or copy in another dtype, made in the same function."""
     history, lives = peak.history, peak.history.lives
     calls = [_attention(history.stacks.of(stack), path) for stack, path in enumerate(peak.signs.module_path)]
     rows = np.flatnonzero(np.isin(peak.owners, (Owner.ACTIVATIONS, Owner.TEMPORARIES)) & (lives.stack >= 0))

@@ -1,9 +1,9 @@
 """Signs in a call stack about an allocation: whose code asked for it, in which part of the step, and what autocast does
 with the operator that asked.
 
-All that this room knows of PyTorch's own files by name is here. Operators are known from the C++ frames of a
-snapshot (`context="all"`, `stacks="all"`) and from a trace; a stack of Python alone names only torch's own modules and
-functions by their names.
+All that this room knows of PyTorch's own files by name is here. Operators are known from the C++ frames of a snapshot
+(`context="all"`, `stacks="all"`) and from a trace. A stack of Python alone shows only torch's own modules and functions
+by name.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def policies_of(stacks: Stacks, cpu: bool) -> Int8:
     in the dtype of their inputs.
 
     A model that starts with an embedding has its residual stream in float32, with sums and norms on it; if it starts
-    with a product, they are in 16 bits."""
+    with a matmul, they are in 16 bits."""
     names = tuple(map(operator_name, stacks.frames))
     kept = HOLDERS - (ROUNDED_ON_CPU if cpu else frozenset())
     if LOOKUPS.isdisjoint(names):
@@ -153,7 +153,7 @@ def _casts(stacks: Stacks) -> Bool:
     operators = _operators(stacks, tuple(map(operator_name, stacks.frames)))
     converted = [
         "to" in inner[:-1] and "_to_copy" in inner and inner[inner.index("to") + 1] in PRODUCTS for inner in operators
-    ]  # what a product is composed of may convert scalars
+    ]  # what a matmul is composed of may convert scalars
     casts: Bool = by_function | np.array(converted, np.bool_)
     return casts
 

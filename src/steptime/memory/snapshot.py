@@ -197,7 +197,7 @@ def read_snapshot(path: Path) -> Snapshot:
 
 
 def _columns(path: Path, file: IO[bytes]) -> IO[bytes]:
-    """Columns of a file, from `snapshot_columns` in a process whose memory is limited to what is free."""
+    """Columns of a file, from `snapshot_columns` in a process whose memory is limited to the free memory."""
     size, free = path.stat().st_size, psutil.virtual_memory().available
     compressed = file.read(2) == GZIP
     file.seek(0)

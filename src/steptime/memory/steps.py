@@ -87,9 +87,9 @@ FORWARD = "forward only: gradients and optimizer state come on top"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Steady:
-    """Bytes that a steady step holds in addition to what was held at each instant, (events + 1,): likely, at least and
-    at most, which differ if the history leaves it open. note: what was included, or is unknown; "" for nothing. kind:
-    predictions whose measured errors apply (`savings.CHECKED`)."""
+    """Bytes that a steady step holds in addition to those at each instant, (events + 1,): likely, at least and at most;
+    these differ if the history is ambiguous. note: what was included, or is unknown; "" for nothing. kind: predictions
+    whose measured errors apply (`savings.CHECKED`)."""
 
     likely: Int64
     least: Int64

@@ -9,8 +9,8 @@ How many events a step has nobody knows before the profiler has run, and each co
 kilobytes until then. So they are estimated from what can be counted for nothing, and known from what the first window
 has cost.
 
-A window may take a PART of the memory that is free, and no more than MOST_BYTES: where that is too little, it has fewer
-steps, then no shapes, then it is left out.
+A window may take a PART of the free memory, at most MOST_BYTES. If that is too little, it has fewer steps, then no
+shapes, then it is left out.
 """
 
 from __future__ import annotations
@@ -146,8 +146,8 @@ class Allowance:
         return form.steps * self.kept * (DETAILED_BYTES if form.detailed else BARE_BYTES)
 
     def patience(self, form: Form, longest: int, usual: int, *, stacks: bool, asked: bool) -> int:
-        """ns that a window may last where `longest` is the most: until events that come as fast as they can, or as fast
-        as in the job's steps, fill what TIMES the room would be. usual: ns of a step."""
+        """ns that a window may last, at most `longest`: until events at the highest possible rate, or at the rate of
+        the job's steps, fill TIMES the room. usual: ns of a step."""
         room, due = TIMES * self.room(asked), form.steps * usual
         times = max(TIMES, room // max(1, self.bytes_of(form, stacks=stacks)))
         return min(longest, max(room // BARE_BYTES * FASTEST_EVENT, times * due))

@@ -28,7 +28,7 @@ class BackwardObserver:
 
 
 CREATES_GRAPH, MOST_CYCLES = 2, 8
-"""Place of create_graph among the engine's arguments behind the tensors, and lines that are kept."""
+"""Place of create_graph among the engine's arguments after the tensors, and lines that are kept."""
 cycles: dict[tuple[str, int, str] | None, None] = {}
 """Lines that call backward(create_graph=True): the gradient in .grad keeps the graph that keeps its tensor."""
 _observers: list[BackwardObserver] = []

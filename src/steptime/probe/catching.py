@@ -1,5 +1,5 @@
 """Sampling of the training thread's stack from another thread: during slow steps (`steptime run --catch`), and in a few
-steps of a loop that runs too many lines to be timed one by one.
+steps of a loop with too many lines to time each.
 
 The thread wakes when the current step could have reached its limit. If the step still runs, the thread samples the
 training thread's frames every few milliseconds until the step ends; shorter steps are not disturbed. The training

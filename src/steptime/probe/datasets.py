@@ -2,7 +2,7 @@
 
 Rows of tokens are padded at their ends or fronts with one number that is nowhere else in them. Batches on the CPU are
 read in memory with numpy, if the job has imported it: no method of the user's runs, and no mode or profiler of the job
-sees an operator.
+records an operator.
 """
 
 from __future__ import annotations
@@ -117,8 +117,8 @@ NUMBERS = (int, float, bool, type(None))
 
 
 def counted_length(held: Any) -> int | None:
-    """Returns the length of a dataset or sampler if no code of the user's runs for it but arithmetic on what it holds;
-    else None: a __len__ may print, count its calls or read files."""
+    """Returns the length of a dataset or sampler if that runs no user code except arithmetic on its attributes; else
+    None: a __len__ may print, count its calls or read files."""
     if not hasattr(type(held), "__len__") or not _only_counts(held, DEEPEST):
         return None
     try:
@@ -134,8 +134,8 @@ DEEPEST = 8
 
 
 def _only_counts(held: Any, depth: int) -> bool:
-    """True if `len` of what is held runs no code of the user's but arithmetic on what that holds in turn; numbers
-    count, too. A library's or torch's may ask what it holds."""
+    """True if `len` of an attribute runs no user code except arithmetic on what that holds in turn; numbers count, too.
+    A library's or torch's may ask what it holds."""
     kind = type(held)
     function, own = getattr(kind, "__len__", None), attributes(held)
     if function is None or not depth:
@@ -237,8 +237,8 @@ def padded_share(batch: Any) -> Padded | None:
 
 
 def reads_tokens(shape: tuple[int, int], read: tuple[int, ...]) -> bool:
-    """True if an embedding whose input has shape `read` reads this batch: whole, one device's part of it, in one row,
-    or without the last number of each row, which is only predicted."""
+    """True if an embedding with input of shape `read` reads this batch: whole, one device's part of it, in one row, or
+    without the last number of each row, which is only predicted."""
     rows, length = shape
     whole = len(read) > 1 and read[0] >= LEAST_ROWS and read[-1] in (length, length - 1)
     return whole or prod(read) in (rows * length, rows * (length - 1))

@@ -95,9 +95,9 @@ def _is_in_backward(frame: FrameType | None) -> bool:
 
 
 def _is_in_torch() -> bool:
-    """True if this thread is in the middle of an operator of torch's that has called Python, or may be. Where the
-    profiler records an operator's inputs, it asks tensor subclasses for their device, by a call of Python's
-    (`__torch_dispatch__`): stopping the profiler in there kills the job (torch 2.13, collection.cpp)."""
+    """True if this thread is in the middle of an operator of torch's that has called Python, or may be. If the profiler
+    records an operator's inputs, it asks tensor subclasses for their device, through Python (`__torch_dispatch__`).
+    Stopping the profiler inside kills the job (torch 2.13, collection.cpp)."""
     frames = (ctypes.c_void_p * MOST_FRAMES)()
     try:
         count = _library.backtrace(frames, MOST_FRAMES)

@@ -77,8 +77,8 @@ def memory_sampler(journal: Journal) -> Callable[[bool], None]:
 
 
 def statistics() -> dict[str, Any]:
-    """Returns the allocator's nested counters of the current CUDA device. torch's own functions flatten all of them for
-    each number."""
+    """Returns the allocator's nested counters of the current CUDA device in one call; torch's public functions build
+    all of them for each number read."""
     return dict(torch.cuda.memory_stats_as_nested_dict())
 
 

@@ -66,7 +66,7 @@ class Found:
     loader. facts: to be written, (kind, fields) each. functions: code of user functions whose lines are worth timing,
     most expensive first. calls: of Python and C functions, as a trace with stacks would hold them; torch_calls: of
     torch's in C. inputs: returns the model's `Inputs` by number of optimizers, or None if the first dimension may not
-    be the batch. without_gradients: calls of a module. autocast: format of the autocast around modules that are
+    be the batch. without_gradients: calls of a module. autocast: dtype of the autocast around modules that are
     trained, "off", or None if none was called."""
 
     top_modules: list[torch.nn.Module] = field(default_factory=list)
@@ -182,7 +182,7 @@ class Discovery:
         self._end = self._end or now()
 
     def stop(self, steps: int = 1) -> Found:
-        """Ends it after so many steps."""
+        """Ends the discovery after so many steps."""
         self._take_away()
         window = self._end - self._start
         top_modules = [
@@ -343,7 +343,7 @@ class Discovery:
                 self._look(self._inputs.called, module, frame.f_locals["args"], frame.f_locals["kwargs"], place)
             self._holds()
         if self._autocast in {None, "off"} and torch.is_grad_enabled():  # a model may switch it on within its forward
-            self._autocast = identity.autocast_format()
+            self._autocast = identity.autocast_dtype()
         self._module_depth += 1
 
     def _look(self, reported: Callable[..., None], *arguments: Any) -> None:
@@ -412,7 +412,7 @@ def _facts(
     padded: list[tuple[float, int, float]],
     fills: dict[int, tuple[str, int, str]],
 ) -> list[tuple[str, dict[str, Any]]]:
-    """Returns what is to be written. seen: numbers of steps and of forwards that were looked at."""
+    """Returns the facts to write. seen: numbers of steps and of forwards that were looked at."""
     facts: list[tuple[str, dict[str, Any]]] = [
         ("site", {**seen, "name": name, "device": device, "count": count, "site": sites.line_at(place)})
         for (name, device, _, _), (count, place) in called_at.items()

@@ -205,7 +205,7 @@ def optimizer_facts(optimizer: Any, number: int) -> dict[str, Any]:
 
 
 def _options(group: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
-    """The options of a group of parameters, without what is in tensors or belongs to one parameter."""
+    """The options of a group of parameters, without tensors and options of single parameters."""
     plain = {key: value for key, value in group.items() if type(value) in (bool, int, float, str, tuple, type(None))}
     return tuple(sorted((key, repr(value)) for key, value in plain.items()))
 
@@ -308,8 +308,8 @@ def _top_module(tool: Any) -> str:
     return name.partition(".")[0] if isinstance(name, str) and name else UNKNOWN
 
 
-def autocast_format() -> str:
-    """Returns the format of this thread's autocast, such as "bfloat16", or "off". Initializes nothing."""
+def autocast_dtype() -> str:
+    """Returns the dtype of this thread's autocast, such as "bfloat16", or "off". Initializes nothing."""
     for device in ("cuda", "cpu"):
         if torch.is_autocast_enabled(device):
             return str(torch.get_autocast_dtype(device)).removeprefix("torch.")

@@ -305,8 +305,8 @@ class InputCheck:
 
 
 class RowsWithout:
-    """Rows of a model's calls without gradients. report: called once with the number that most of LOOKS calls have, and
-    the elements of such a row as a multiple of a training row's; never where the numbers differ."""
+    """Rows of a model's calls without gradients. report: called once with the number of rows that most of LOOKS calls
+    have, and the elements of such a row as a multiple of a training row's. It is not called if the numbers differ."""
 
     def __init__(self, inputs: Inputs, report: Callable[[int, float], None]) -> None:
         self._inputs, self._report = inputs, report

@@ -1,6 +1,6 @@
-"""What lines go through: functions of packages and of Python's library that they call, with their time and what they
-give; long containers that every evaluation of a line reads whole; files that are always the same; arrays in double
-precision and one-hot vectors; and rows that a loader's generator makes and nobody takes.
+"""What lines read or compute in excess: functions of packages and of Python's library that they call, with time and
+results; long containers that every evaluation of a line reads whole; files that are always the same; arrays in double
+precision and one-hot vectors; and rows that a loader's generator makes and nobody uses.
 
 Of containers only number, kind and length are kept, of results and names of files a hash."""
 
@@ -82,9 +82,9 @@ class _Work:
     """A line. seen, spent: evaluations and their ns; inside: ns of that in watched functions; read: what all of them
     read whole, by name: (number of the object or hash of the file's name, kind, entries); None before the first.
     doubles: evaluations that gave an array in double precision; one_hot: shape of one-hot vectors that it gave;
-    memory: bytes in which the tensors of one evaluation lie, and of these alone; dropped: ns of those whose result was
-    bound anew before it was read, `unread` of `bound`; taken: ns of the rows that a loader took from there, made: their
-    number; rows: of batches, of so many items."""
+    memory: bytes in which the tensors of one evaluation lie, and of these alone; dropped: ns of those whose result
+    was bound again before it was read, `unread` of `bound`; taken: ns of the rows that a loader took from there,
+    made: their number; rows: of batches, of so many items."""
 
     __slots__ = ("bound", "calls", "doubles", "dropped", "inside", "items", "made", "memory", "one_hot", "part",
                  "read", "rows", "seen", "spent", "taken", "unread")  # fmt: skip
@@ -99,7 +99,7 @@ class _Work:
 
     @property
     def found(self) -> bool:
-        """True if it has shown something besides its time."""
+        """True if the line has shown something besides its time."""
         return bool(self.read or self.calls or self.made or self.dropped or self.items or self.one_hot)
 
 
@@ -123,7 +123,7 @@ class WorkObserver:
         self._reached: dict[CodeType, set[str]] = {}
 
     def reached(self, code: CodeType, line: int) -> None:
-        """A line runs: what it binds is made anew."""
+        """A line runs: what it binds is made again."""
         bound, read = self._bound[code].get(line, ((), ()))
         self._reached.setdefault(code, set()).update(bound)
         self._consumed.pop(code, None)
@@ -234,7 +234,7 @@ class WorkObserver:
         return known
 
     def called(self, frame: FrameType, line: int, caller: FrameType, result: Any, took: int, *, later: bool) -> None:
-        """A function has given a result to a line, in so many ns. later: behind the first step."""
+        """A function has given a result to a line, in so many ns. later: after the first step."""
         calls = self._work(caller, line).calls
         if frame.f_code not in calls and len(calls) >= MOST_CALLS:
             return
@@ -345,7 +345,7 @@ def _rows(items: list[Any], batch: Any) -> int:
 
 
 def _bytes(array: Any) -> int:
-    """Hash of what is in an array's memory, if that is short; else 0."""
+    """Hash of an array's bytes, if they are few; else 0."""
     size = prod(array.shape) * array.itemsize
     start = array.data_ptr() if type(array) is torch.Tensor else array.ctypes.data
     return hash(bytes_at(start, size)) if size <= MOST_BYTES else 0

@@ -63,7 +63,7 @@ class LoopFrame:
         if sys.gettrace() is not None:
             return
         for each in sites.frames_of(frame, sites.LIBRARY):
-            if each.f_trace is None or isinstance(each.f_trace, _Mark):  # one of a script that was begun anew
+            if each.f_trace is None or isinstance(each.f_trace, _Mark):  # one of a script that was begun again
                 each.f_trace = self._mark
 
     def look(self, frame: FrameType | None) -> None:

@@ -12,9 +12,8 @@ CPU time per batch is sampled, because its clock is slow. The rest is waiting, w
 CPUs. Waiting for a free CPU counts as work: Linux reports that time (`schedstat`). The CPU time is that of the whole
 process in a worker, and of the thread in the trainer.
 
-The first worker also times the lines of the user's functions in a few batches, and looks in a few more at what the
-hottest ones go through and compute again. The items of an iterator's first batches
-are examined (`items`).
+The first worker also times the lines of the user's functions in a few batches. In a few more, it examines what the
+hottest ones read and compute again. The items of an iterator's first batches are examined (`items`).
 """
 
 from __future__ import annotations
@@ -176,7 +175,7 @@ class _WorkerLines:
         self.over = self.over or next(self._stage, self) is self
 
     def end(self) -> None:
-        """Ends it with the batches so far."""
+        """Ends the timing with the batches so far."""
         self._stage.close()
 
     def _run(self) -> Generator[None, None, None]:

@@ -78,8 +78,8 @@ class LossObserver(BackwardObserver):
 
 
 def _divided(node: Any) -> bool | None:
-    """Whether a loss is a quotient or a product; None where its graph does not say (compiled, or of a kind that is not
-    known)."""
+    """True if a loss is a quotient or a product; None if its graph does not show it (compiled, or of an unknown
+    kind)."""
     waiting, known = [node], False
     for _ in range(MOST_NODES):
         if not waiting:

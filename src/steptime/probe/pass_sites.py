@@ -54,7 +54,7 @@ class PassSites(Follower):
 
 
 def bottom(tensors: Iterable[Any]) -> int:
-    """Sequence number of the node at one end of a graph, by which passes through the same nodes are known; -1 without
+    """Sequence number of the node at one end of a graph, which identifies passes through the same nodes; -1 without
     one, and for a pass that may depend on the one before."""
     node = next((found for each in tensors if (found := NODE.__get__(each)) is not None), None)
     for number in range(DEEPEST):

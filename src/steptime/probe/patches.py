@@ -1,7 +1,7 @@
 """Timers of the probe in torch, and the interface of the session for them.
 
-The user's program must not notice them. Functions stay the same objects and get lines of ours (`inlay`); tables hold
-the observers of module calls (`calls`); backward passes are seen at the engine's entry (`backwards`), torch's own
+The user's program must not notice them. Functions stay the same objects and get lines of steptime's (`inlay`). Tables
+hold the observers of module calls (`calls`); backward passes are seen at the engine's entry (`backwards`), torch's own
 ranges where torch opens them (`ranges`).
 """
 

@@ -1,9 +1,9 @@
 """Windows of torch's own profiler: a few steady steps, started and stopped at step boundaries.
 
 The end of a window ends the ranges (torch.profiler.record_function) that are open. torch keeps the address of a range's
-event in the range, and frees the events when the profiler stops. A range from one window that ends in the next one,
-such as one around `optimizer.step()`, writes its end into memory that belongs to somebody else by then (torch 2.13,
-onFunctionExit in profiler_kineto.cpp): the job crashes some time later, or computes with it. Ending a range a second
+event in the range, and frees the events when the profiler stops. A range that starts in one window and ends in the
+next, such as one around `optimizer.step()`, writes its end into memory that somebody else owns by then (torch 2.13,
+onFunctionExit in profiler_kineto.cpp). The job crashes some time later, or computes with it. Ending a range a second
 time has no effect.
 """
 
@@ -141,7 +141,7 @@ def notify_kineto(detach: bool) -> None:
 
 
 def comes_back() -> bool:
-    """True if the tracer can be attached again in a job with CUDA graphs; before CUDA 12.6 the job may crash then
+    """True if the tracer can be attached again in a job with CUDA graphs. Before CUDA 12.6 the job may then crash
     (torch.profiler.profiler says so where it keeps the tracer itself)."""
     version = re.match(r"(\d+)\.(\d+)", torch.version.cuda or "")
     return version is not None and (int(version[1]), int(version[2])) >= (12, 6)
@@ -216,8 +216,8 @@ def end_config_thread(new: set[str]) -> None:
 
 
 def stop_config_thread() -> None:
-    """Wakes the thread and returns when it has ended. It looks for this only behind each of its waits, of five seconds:
-    where it is on the way to one, as on a busy machine, who calls this waits as long."""
+    """Wakes the thread and returns when it has ended. It checks this only after each of its waits of five seconds. If
+    it is about to start one, as on a busy machine, the caller waits as long."""
     with suppressed(OSError, AttributeError):
         library = _library()
         instance, stop = (f"_ZN9libkineto12ConfigLoader{name}Ev" for name in CONFIG_LOADER)
@@ -254,7 +254,7 @@ def put_back(profile: Any) -> None:
 
 def only_exported() -> Any:
     """Returns a configuration with which torch (2.13 and later) makes no Python objects of exported events, half of the
-    time that a large window takes to end; None if torch has none."""
+    time to end a large window; None if torch has none."""
     try:
         return torch._C._profiler._ExperimentalConfig(trace_only=True)
     except TypeError:

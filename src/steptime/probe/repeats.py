@@ -2,8 +2,8 @@
 
 A line is an evaluation: what it binds, or what it returns, once the next line is reached. Of evaluations that take
 long, the result is fingerprinted by its bytes in memory, without asking torch; nothing of it is kept. Results that are
-all one number (buffers to be filled), and those that change after they were made (copies to work on), count for
-nothing: they have to be made anew.
+all one number (buffers to fill), and those that change after they were made (copies to work on), do not count: they
+have to be made again.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ BY_CALLERS = 0.3
 VALUES = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
 CONTAINERS = (list, tuple, dict)
 RECORDS = (torch.distributions.Distribution, OrderedDict)
-"""Types that are made anew for what they hold, as dataclasses are: Hugging Face's outputs are dictionaries. Of others,
+"""Types that are made again for what they hold, as dataclasses are: Hugging Face's outputs are dictionaries. Of others,
 that a function has worked on and returns, nothing follows."""
 
 now = time.perf_counter_ns
@@ -89,7 +89,7 @@ def _gather(value: Any, found: list[int], deep: int, long: bool) -> int:
 
 
 def _parts(value: Any, long: bool) -> list[Any] | None:
-    """What a container or a record holds; None for others, and for those that are too long."""
+    """Contents of a container or a record; None for other objects, and for long ones."""
     kind = type(value)
     if kind in CONTAINERS and (long or len(value) <= MOST_ITEMS):
         chosen = islice(value.items() if kind is dict else value, 0, None, max(1, -(-len(value) // MOST_ITEMS)))
@@ -162,8 +162,8 @@ class _Evaluated:
 
 
 class _Running:
-    """A function that runs: the line that it is at (0 before the first), since when, what our own looks took until
-    then, and what its variables were bound to: name to (line, identity, fingerprint)."""
+    """A function that runs: its current line (0 before the first), the time since when, the time that the probe's own
+    looks took since, and the bindings of its variables: name to (line, identity, fingerprint)."""
 
     __slots__ = ("bound", "code", "entered", "hits", "line", "ours", "start")
 
@@ -212,7 +212,7 @@ class RepeatObserver:
         self.steps += 1
 
     def give_up(self) -> None:
-        """Ends it somewhere in the user's program; the trace function lives on until `stop`."""
+        """Ends the observation somewhere in the user's program; the trace function lives on until `stop`."""
         self._on = False
         if sys.gettrace() is self._trace:
             sys.settrace(None)
@@ -234,7 +234,8 @@ class RepeatObserver:
         return sorted(facts, key=lambda fact: -fact["duration"])[:MOST_FACTS]
 
     def _comes_again(self, key: _Key) -> bool:
-        """What a caller changes is that caller's to have anew."""
+        """True if the line repeats results, and neither it nor a caller changes them: a changed result must be made
+        again."""
         seen: set[_Key] = set()
         at: _Key | None = (key[0], abs(key[1]))
         while at is not None and at not in seen:
@@ -391,7 +392,7 @@ class RepeatObserver:
         return self._lines[key]
 
     def _check(self, frame: FrameType, top: _Running, names: Iterable[str]) -> None:
-        """Whether what these variables were bound to has changed since: it is a copy to work on then."""
+        """Marks lines whose results these variables hold, if they have changed since: they are copies to work on."""
         values = sites.variables(frame) if names else {}
         for name in names:
             key, identity, before = top.bound.pop(name)

@@ -1,5 +1,5 @@
-"""Rows that the loss uses of what a model computes, from the nodes of a graph: a node that picks some rows (a slice, an
-index, labels to be ignored), and those in front of it whose rows do not depend on each other.
+"""Rows that the loss uses of a model's results, from the nodes of a graph: a node that picks some rows (a slice, an
+index, labels to be ignored), and the nodes before it whose rows are independent of each other.
 
 Of saved tensors only labels in main memory are read, and never where a hook packed them: it would run.
 """

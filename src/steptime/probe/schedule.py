@@ -4,7 +4,7 @@ untouched → discovery → line timeline → two profiled steps and one with st
 profiler → profiler with stacks → timers off and on in turns → timers only to the end, with further windows on demand
 and in long jobs.
 
-All ranks profile the same step. They agree through the recording, without a message in the user's process groups: the
+All ranks profile the same step. They agree through the recording, without a message in the user's process groups. The
 first ready rank names a step a little ahead, in a file that can be written only once, and the others read it. Ranks
 that train together count their steps alike. A rank that reads it too late profiles at once and notes it.
 """
@@ -65,7 +65,7 @@ SAMPLED_STEPS, SAMPLED_LIMIT = 3, 2 * SECOND
 """Steps in which all functions of the user's are timed line by line, one at least: they are slowed like those of the
 line timeline."""
 REPEAT_STEPS, REPEAT_LIMIT = 4, 2 * SECOND
-"""Steps in which results are looked at, two at least: what the first one gave may come again in those behind it."""
+"""Steps in which results are examined, two at least: a result of the first one may come again in the next ones."""
 BETWEEN_LIMIT, BETWEEN_WAIT = 2 * SECOND, 1000
 """Most ns between steps that are timed by line, and most steps to wait for them."""
 PLAIN_STEPS, PLAIN_TIME, PLAIN_LIMIT = 10, SECOND // 4, 5 * SECOND
@@ -303,8 +303,8 @@ def _sampled(session: Session) -> Generator[None, None, tuple[CodeType, ...]]:
 
 
 def _followed(session: Session, frames: LoopFrame, hot: tuple[CodeType, ...]) -> Stage:
-    """In the same steps: lines of the loop and of these functions that compute again what they have computed, gradients
-    that no optimizer takes, and results of modules that nobody reads."""
+    """In the same steps: lines of the loop and of these functions that repeat a computation, gradients that no
+    optimizer uses, and results of modules that nobody reads."""
     budget = min(REPEAT_LIMIT, max(session.allowance.share(), LEAST_FOR_LOOKS))
     uses = UseObserver(islice(named_modules(_modules(session)), MOST), budget)
     collates = (getattr(each, "_collate_fn", None) for each in session.iterators.living())
@@ -502,7 +502,7 @@ def _affordable(session: Session, wanted: Agreed, asked: bool) -> Agreed:
 
 
 def _fitting(session: Session, agreed: Agreed, asked: bool) -> Agreed:
-    """What this rank has the memory for, of what the first one has named."""
+    """Part of the agreed window for which this rank has the memory."""
     allowance, room = session.allowance, session.allowance.room(asked)
     plain = allowance.bytes_of(Form(agreed.steps, agreed.detailed), stacks=False) <= room
     tall = allowance.bytes_of(Form(1, agreed.every), stacks=True) <= room

@@ -1,5 +1,5 @@
-"""Source lines of the user: whose code a frame runs, where a loader or an optimizer was built, and which names a
-function's lines bind and read, from its bytecode (Python 3.10 to 3.14).
+"""Source lines of the user: whose code a frame runs, the lines where loaders and optimizers were built, and the names
+that a function's lines bind and read, from its bytecode (Python 3.10 to 3.14).
 
 No frame and no object of the user is kept; construction sites are stored in weak tables.
 """
@@ -113,9 +113,9 @@ def variables(frame: FrameType) -> Mapping[str, Any]:
     """Returns the variables of a function or a module that runs; {} for a class body, and for a function that may hold
     its dictionary of locals.
 
-    Up to Python 3.12 reading them makes that dictionary, which would keep alive what the job deletes, and from which a
-    trace function's frame is written back: it is emptied, and the frame marked as written (frameobject.c of 3.11 and
-    3.12: nothing is written for a name that the dictionary lacks)."""
+    Up to Python 3.12 reading them makes that dictionary. It would keep alive what the job deletes, and a trace
+    function's frame is written back from it. So it is emptied, and the frame marked as written (frameobject.c of 3.11
+    and 3.12: nothing is written for a name that the dictionary lacks)."""
     code = frame.f_code
     if not code.co_flags & inspect.CO_OPTIMIZED:
         return frame.f_globals if code.co_name == "<module>" else {}
@@ -243,7 +243,7 @@ def text_facts(code: CodeType) -> dict[str, Any] | None:
 
 
 def line_that_calls(name: str) -> dict[str, Any] | None:
-    """Returns the first line of the user's loaded modules that by its text calls a function whose name ends so and does
+    """Returns the first line of the user's loaded modules whose text calls a function with such a name ending and does
     not switch it off; None if there is none."""
     for module in list(sys.modules.values()):
         file = module.__dict__.get("__file__") if type(module) is ModuleType else None

@@ -128,7 +128,7 @@ class StepTally:
             if child == PASS:
                 passes, passed = passes + 1, child_end
         own = max(0, end - start - inner)
-        if kind in UPDATES and passes == 1:  # a closure with the step in it: the update starts behind its backward
+        if kind in UPDATES and passes == 1:  # a closure with the step in it: the update starts after its backward
             own = min(own, end - passed)
         if kind == CALL and not head >> 8 & GRADIENT and self._closing & KIND != CALL:
             self._untrained += 1

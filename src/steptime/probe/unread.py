@@ -1,6 +1,6 @@
-"""Results of a call that its caller never reads, by the caller's bytecode (Python 3.10 to 3.14): a name that it binds
-and that no way through the code loads before it is bound anew, or the weights of torch's attention where only its first
-result is taken. And the gradients of torch.autograd.grad, of whose tuple the code takes some by constants."""
+"""Results of a call that its caller never reads, by the caller's bytecode (Python 3.10 to 3.14): a name that no path
+through the code loads before it is bound again. Or the weights of torch's attention, if only its first result is used.
+And the gradients of torch.autograd.grad, of whose tuple the code takes some by constants."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ CONSTANTS = frozenset({"LOAD_CONST", "LOAD_SMALL_INT"})
 INDEXED = frozenset({("BINARY_SUBSCR", ""), ("BINARY_OP", "[]")})
 """How a version of Python indexes."""
 MOST_LOOKED_AT = 5_000
-"""Instructions behind a call; where more can follow it, its results count as read."""
+"""Instructions after a call; if more can follow it, its results count as read."""
 KNOWN_CALLS = 4096
 """Most calls remembered, as a job may make code forever."""
 

@@ -1,11 +1,11 @@
-"""Use of what is computed, in a few steps: gradients that no optimizer takes or nobody reads, and results of modules
+"""Use of computed values, in a few steps: gradients that no optimizer takes or nobody reads, and results of modules
 that nobody reads.
 
 Before each backward pass its graph is walked, down to the parameters. A parameter's gradient is used once an optimizer
 steps with it; it is dropped if it is set to None, or to zeros, before that. A node of the graph is for nothing if all
 gradients that it leads to are dropped. Of torch.autograd.grad, the code of its caller shows which it reads. Nodes are
-written down by their sequence numbers, counted back from the newest of the pass, by which a profile of other steps,
-which makes the same graph, finds their time.
+recorded by their sequence numbers, counted back from the newest of the pass. A profile of other steps, which make the
+same graph, finds their time by these numbers.
 
 No node is held while the pass runs, and no gradient: they are known by identity and version, and with weak references.
 """
@@ -195,7 +195,7 @@ class WalkedPass:
         self._before[key] = weakref.ref(leaf), seen(leaf)
 
     def changed(self) -> Iterator[tuple[int, Any, Any]]:
-        """Yields (key, leaf, gradient) of those that the pass has changed, once."""
+        """Yields (key, leaf, gradient) of each gradient that the pass has changed, once."""
         before, self._before = self._before, {}
         for key, (reference, earlier) in before.items():
             leaf = reference()
@@ -224,7 +224,7 @@ class WalkedPass:
         return nothing, partly, [node for node, found in enumerate(below) if found or not self.asked]
 
     def _fate(self, node: int) -> int:
-        """What becomes of the gradient that is taken in front of a node; 0 where none is."""
+        """Fate of the gradient that is taken before a node; 0 without one."""
         if self.asked:
             return self.taken.get(node, 0)
         key = self.leaves.get(node)
@@ -472,11 +472,11 @@ class UseObserver:
                 return
 
     def give_up(self) -> None:
-        """Ends it anywhere in the user's program."""
+        """Ends the observation anywhere in the user's program."""
         self.gradients.on = self.modules.on = False
 
     def stop(self, optimizers: Iterable[Any]) -> dict[str, Any]:
-        """Ends it at a boundary; returns the passes and the results that nobody reads, for `UseFacts`."""
+        """Ends the observation at a boundary; returns the passes and the results that nobody reads, for `UseFacts`."""
         self.give_up()
         backwards.unobserve(self.gradients)
         calls.unobserve_all(self.modules)
@@ -579,7 +579,7 @@ class UseObserver:
 
 
 def _outer(calls: list[list[Any]]) -> list[int]:
-    """Place of the call around each, -1 of those that have none. calls: by start, with their depth."""
+    """Place of the call around each, -1 without one. calls: by start, with their depth."""
     running: list[int] = []
     found = []
     for at, call in enumerate(calls):

@@ -1,8 +1,8 @@
-"""Whether parameters have changed since the last backward pass, in a job without optimizers: several passes with the
-same parameters are parts of one step (conjugate gradients, a line search, a penalty). And whether the weights of models
-are written in the run: a copy that follows a trained model now and then is not frozen.
+"""Changes of parameters since the last backward pass, in a job without optimizers. Several passes with the same
+parameters are parts of one step (conjugate gradients, a line search, a penalty). And models whose weights are written
+in the run: a copy that follows a trained model every n steps is not frozen.
 
-Of a few small parameters in main memory the first bytes are compared; nothing is held.
+The first bytes of a few small parameters in main memory are compared; no object is kept alive.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ class StepWork:
     Fields of examined steps: options: of each optimizer group with an update, as JSON, and its count of numbers.
     samples: a number for each sample of a top module. dropout: sum of the probabilities of dropouts in training mode,
     and training: fraction of modules in that mode, at the first forward. drew: the forwards drew random numbers.
-    low: the first forward computes in a 16-bit format. updated: 2-norm of all gradients
+    low: the first forward computes in a 16-bit dtype. updated: 2-norm of all gradients
     after the last backward, and as the optimizers got them; () if unknown.
     moving, in some steps of a timed run: count of numbers in the carried tensors that changed. Fields of a rehearsal's
     last step: ways: name and dtype of each parameter, norm of its first weights' sketch, and sketch of its movement.

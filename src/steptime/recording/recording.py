@@ -234,7 +234,7 @@ class SampleFacts:
 @dataclass(frozen=True, slots=True)
 class RepeatedLine:
     """A line that computed what it had computed before. outer: the line that calls its function, depth: how many
-    functions run then. evaluations: per step; again: of those behind the first step, per step, that gave what was there
+    functions run then. evaluations: per step; again: those after the first step, per step, whose result was there
     before, in `duration` ns, `with_graph` of it with results that backward goes to; results: different ones. called:
     package's function that gave them, "" for the line itself. first, asker: lines of one call that ask in one step."""
 
@@ -254,7 +254,8 @@ class RepeatedLine:
 
 @dataclass(frozen=True, slots=True)
 class WholeRead:
-    """What a line reads whole in each evaluation: the container of this name, or the file ("file") that it names."""
+    """Object that a line reads whole in each evaluation: the container of this name, or the file ("file") that it
+    names."""
 
     name: str
     kind: str
@@ -372,7 +373,7 @@ class UnreadFacts:
 
 @dataclass(frozen=True, slots=True)
 class UseFacts:
-    """What becomes of gradients and of results of modules within `steps` steps."""
+    """Fate of gradients and of results of modules within `steps` steps."""
 
     steps: int
     passes: tuple[PassFacts, ...] = ()
@@ -409,7 +410,7 @@ class SettingsFacts:
     """Process-wide settings of torch and the machine, in an early step. usable_cpus: those that the process may run on.
     packages: installed ones that a fix could use. allocator: PYTORCH_CUDA_ALLOC_CONF (or PYTORCH_ALLOC_CONF).
     debug_switches: (name, value) of active environment variables for debugging. memory_limit: bytes of the device, else
-    of the process. autocast: format of the autocast around modules that are trained, "off", None if unknown.
+    of the process. autocast: dtype of the autocast around modules that are trained, "off", None if unknown.
     anomaly_site, deterministic_site: the line that switched it on, by its text; threads_site: one that calls
     torch.set_num_threads, where OMP_NUM_THREADS is set to as many. environments: gymnasium or such is imported."""
 
@@ -526,7 +527,7 @@ class EvaluatedFacts:
 
 @dataclass(frozen=True, slots=True)
 class LossFacts:
-    """Whether the first losses that backward started on were divided or multiplied by something."""
+    """Scaling of the first losses that backward started on: divided or multiplied by something, or not."""
 
     divided: bool
 
@@ -635,7 +636,7 @@ class DeviceSample:
         return f"GPU{number}" + (f" ({'-'.join(self.uuid.split('-')[:2])})" if self.uuid else "")
 
     def of(self, devices: Sequence[DeviceFacts]) -> bool:
-        """True if it is of one of these devices, or of an unknown one."""
+        """True if the sample is of one of these devices, or of an unknown one."""
         return not self.uuid or self.uuid.partition("-")[2] in {device.uuid for device in devices}
 
 

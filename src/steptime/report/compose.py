@@ -342,9 +342,9 @@ def of_copies(report: Report, source: str) -> Report:
 
 
 def next_command(source: str, environment: JobEnvironment, process: ProcessReport) -> str:
-    """Command that helps most now, ready to paste: a search for the first lost value if the gradients explode; a run
-    that shows whether a leak is gone if memory will soon be full; trials of the fixes for the findings; the page of the
-    largest finding, or of the parts of computing; the page of a caveat; else the whole report."""
+    """Command that helps most now, ready to paste. In this order: a search for the first lost value if the gradients
+    explode; a run that shows whether a leak is gone if memory will soon be full; trials of the fixes for the findings;
+    the page of the largest finding, or of the parts of computing; the page of a caveat; else the whole report."""
     if environment.command and any(finding.code == EXPLODING for finding in process.findings):
         return f"steptime nan -- {environment.command}"
     if environment.command and worsening(process.case) == LEAK:

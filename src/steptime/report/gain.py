@@ -25,13 +25,14 @@ MOST_TIMES = 100.0
 
 
 def gain_of(report: Report) -> Gain | None:
-    """Gain of a report, None if not worth a big number. What a trial measured goes before what is possible."""
+    """Gain of a report; None if nothing in the step is worth a big number. A trial's measurement comes before a
+    prediction."""
     measured = measured_gain(report.trials) if report.trials is not None else None
     return measured or possible_gain(report.processes[0])
 
 
 def measured_gain(trials: TrialReport) -> Gain | None:
-    """What the adopted patch brought, else the adopted change that brought most; None where none was adopted."""
+    """Gain of the adopted patch, else of the best adopted change; None if none was adopted."""
     adopted = [each for each in trials.variants if each.verdict == TrialVerdict.ADOPT.value and each.speed is not None]
     best = max(adopted, key=lambda each: (each.name == PATCH, each.speed.value if each.speed else 0.0), default=None)
     if best is None or best.speed is None or trials.step_ns is None or best.speed.value <= 1 or trials.kind == "lab":
@@ -52,9 +53,9 @@ def _of_run(speed: Estimate | None, other: OtherWork) -> str:
 
 
 def possible_gain(process: ProcessReport) -> Gain | None:
-    """What all findings together could leave of the step. Those of one category save no more than it takes, and
-    all no more than the step; bounds add, which is wider than independent errors. A place that is not known promises
-    nothing: nobody knows what of its time is needed."""
+    """Step time that all findings together could leave. Findings of one category save no more than it takes, and all no
+    more than the step. Bounds add, which is wider than independent errors. A place without a known cause promises
+    nothing: nobody knows how much of its time is needed."""
     case, step = process.case, process.case.step.duration
     found = [(each, each.savings) for each in process.findings if each.weight is Weight.FINDING
              and each.savings is not None and (each.source is not None or each.name not in OF_A_PLACE)]  # fmt: skip
@@ -86,7 +87,7 @@ def _times(step: float, left: float) -> str:
 
 
 def _interval(step: Estimate, saved: Estimate) -> str:
-    """Of what is left; the step is taken as known, as both come from the same steps."""
+    """Interval of the remaining step time. The step counts as known, because both come from the same steps."""
     if saved.samples < 2 or saved.high <= saved.low:
         return "One step, which has no interval" if saved.samples < 2 else ""
     least, most = max(step.value - saved.high, 0.0), step.value - max(saved.low, 0.0)

@@ -149,8 +149,8 @@ def _mean_step(runs: Sequence[Run]) -> float:
 
 
 def _drifted(judgements: Sequence[Judgement], timed: Sequence[Run]) -> list[str]:
-    """Sentence on rows whose speed-up contradicts their mean steps: it compares each run with those of the unchanged
-    job right before and after it, and the machine's speed changed in between."""
+    """Sentence on rows whose speed-up contradicts their mean steps. The speed-up compares each run with those of the
+    unchanged job right before and after it, and the machine's speed changed in between."""
     base = [run for run in timed if run.variant in (BASELINE, CONTROL)]
     rows = []
     for each in judgements:
@@ -228,7 +228,7 @@ def _peaks(judgements: Sequence[Judgement]) -> list[str]:
 
 
 def _little(judgements: Sequence[Judgement], timed: Sequence[Run], *, fast_bfloat16: bool) -> Iterator[str]:
-    """What it means that precision or compiling gains little: the two rules of the three-run lab."""
+    """Sentences on small gains of precision or compiling: the two rules of the three-run lab."""
     speeds = {each.variant.name: each.speed for each in judgements}
     cast, both, perfect = (speeds.get(name) for name in (BF16, BF16_COMPILED, NO_INPUT))
     if fast_bfloat16 and cast is not None and cast.high < BY_PRECISION:

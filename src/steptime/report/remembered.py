@@ -1,7 +1,8 @@
 """Cached report of a large trace, in the user's cache folder, so that it is analysed only once.
 
 A cached report counts only for the same question: the same file under the same name, the same code and the same peaks,
-without records of other tools next to it. It is a checksum and the report as JSON; if damaged, it does not count."""
+without other tools' records next to it. It is a checksum and the report as JSON; if it is damaged, the trace is
+diagnosed again."""
 
 from __future__ import annotations
 

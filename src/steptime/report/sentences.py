@@ -120,8 +120,9 @@ def left_out_text(process: ProcessReport) -> str:
 
 
 def throughput_text(throughput: Throughput | None, device: str = "cpu", ranks: int = 1) -> str:
-    """ "401 samples/s in a steady step, 280 samples/s over the whole run"; "" if unknown. Of several ranks, which read
-    their own batches, for each and all. Its end says what a sample is where no loader does."""
+    """ "401 samples/s in a steady step, 280 samples/s over the whole run"; "" if unknown. With several ranks, it is
+    given for each and for all together, because each reads its own batches. Where no loader says what a sample is, its
+    end says it."""
     if throughput is None:
         return ""
     each = "" if device == "cpu" else "/GPU"  # a process trains on one
@@ -273,8 +274,8 @@ LEAST_BUSY = 0.7
 
 
 def gpu_busy_text(case: Case) -> str:
-    """ "GPU busy in 36 % of the steady steps' time, by the driver; idle mostly for operator overhead, 5.3 ms/step": by
-    the kernels where the driver was not asked; "" where no kernels were recorded either."""
+    """ "GPU busy in 36 % of the steady steps' time, by the driver; idle mostly for operator overhead, 5.3 ms/step". If
+    the driver was not asked, the figure comes from the kernels; "" if no kernels were recorded either."""
     step, source = case.step, "driver"
     idle = [use for use in case.categories if use.name in IDLE]
     busy = step.gpu_busy

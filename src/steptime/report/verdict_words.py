@@ -61,8 +61,8 @@ def word_for(verdict: TrialVerdict, speed: Estimate | None, min_gain: float) -> 
 
 
 def speed_text(speed: Estimate | None, of_run: Estimate | None = None) -> str:
-    """Speed-up with its interval: "2.90× (2.70–3.10)", "" if unknown; with that of the run, if steps are only a part of
-    it: "1.20× (1.10–1.31) of a step, some 1.02× of the run"."""
+    """Speed-up with its interval: "2.90× (2.70–3.10)", "" if unknown. If steps are only a part of the run, with the
+    run's: "1.20× (1.10–1.31) of a step, some 1.02× of the run"."""
     if speed is None:
         return ""
     text = f"{speed.value:.2f}× ({speed.low:.2f}–{speed.high:.2f})"
@@ -89,7 +89,8 @@ def counted(runs: Sequence[Run], variant: str) -> StepWork | None:
 
 
 def as_recorded(results: Results) -> str:
-    """The unchanged job where no process of the trial was timed: its recorded step, and its rehearsal's operators."""
+    """Sentence on the unchanged job if no process of the trial was timed: its recorded step, and the operators of its
+    rehearsal."""
     work, seconds = counted(results.runs, BASELINE), results.plan.step_seconds
     if not seconds:
         return "The unchanged job was not timed"

@@ -1,7 +1,7 @@
 """Cache of a large trace's columns, in the user's cache folder.
 
-An entry counts only for the very file that it was made from, by this version and this user, and if everything in it is
-valid; in any other case the file is read anew. It consists of a header in JSON and the columns as they are in memory.
+An entry counts only for the file that it was made from, by this version and this user, and if everything in it is
+valid. In any other case the file is read again. It consists of a header in JSON and the columns as they are in memory.
 Reading checks lengths, types, a checksum and every index into a dictionary, and executes nothing from the file.
 """
 
@@ -80,7 +80,7 @@ def store(file: BinaryIO, trace: Trace, stamp: Stamp) -> None:
 
 
 def _parts(header: bytes, columns: Iterable[Array]) -> list[bytes | memoryview]:
-    """What an entry holds after its start; constant columns are in the header alone."""
+    """Parts of an entry after its start; constant columns are in the header alone."""
     return [header, *(each.data.cast("B") for each in columns if len(each) and not _is_constant(each))]
 
 

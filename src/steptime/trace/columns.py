@@ -217,13 +217,13 @@ def needs_exactness(events: list[Event], block: memoryview | bytes) -> bool:
 
 
 def nanoseconds(microseconds: Float64) -> Int64:
-    """Microseconds as ns, without the rounding error of a float64 product, which is up to 128 ns for times of 2022."""
+    """Microseconds as ns, without the rounding error of a float64, up to 128 ns for times of 2022."""
     whole = np.floor(microseconds)
     return whole.astype(np.int64) * 1000 + np.rint((microseconds - whole) * 1000).astype(np.int64)
 
 
 def starts(events: Sequence[Event | Mark], *, exactly: bool) -> tuple[Int64, Bool]:
-    """(starts of events in ns, as in the file; mask of those that are valid times)."""
+    """(starts of events in ns, as in the file; mask of the valid times)."""
     if exactly:
         return _exact_starts([event.ts for event in events])
     times = np.fromiter([event.ts for event in events], np.float64, len(events))
@@ -254,7 +254,7 @@ def as_nanoseconds(written: object) -> int | None:
 
 
 def lenient(event: dict[str, object], *, exactly: bool) -> Event | None:
-    """As much of an event as can be understood that the typed parser refused; None without a time or a name."""
+    """Readable part of an event that the typed parser refused; None without a time or a name."""
     time, name, category = event.get("ts"), event.get("name"), event.get("cat")
     number, duration = _number(time), _number(event.get("dur", 0))
     if not isinstance(name, str) or number is None or abs(number) >= 2**53 or duration is None:

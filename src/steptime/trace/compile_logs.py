@@ -1,8 +1,8 @@
 """Logs that torch.compile wrote next to a trace: kernels with the user's lines they compute, graph breaks, guards.
 
-There are two sources: the folder that `TORCH_TRACE` names (structured log lines, as tlparse reads them: one JSON object
-per line, its payload on the following lines, indented by a tab) and `torch_compile_debug/` (TORCH_COMPILE_DEBUG=1),
-which has kernels only. Format: torch/_logging/_internal.py (trace_structured), torch 2.3 to 2.13.
+There are two sources. `TORCH_TRACE` names a folder of structured log lines, as tlparse reads them: one JSON object per
+line, its payload on the following lines, indented by a tab. `torch_compile_debug/` (TORCH_COMPILE_DEBUG=1) has kernels
+only. Format: torch/_logging/_internal.py (trace_structured), torch 2.3 to 2.13.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ class CompileLogs:
 
 @dataclass(slots=True)
 class _Graph:
-    """What is known so far about one compilation. nodes: source line by graph node; traced: lines by kernel, according
-    to the compiler; of_kernel: nodes by kernel."""
+    """Facts so far about one compilation. nodes: source line by graph node; traced: lines by kernel, according to the
+    compiler; of_kernel: nodes by kernel."""
 
     nodes: dict[str, SourceLine] = field(default_factory=dict)
     traced: defaultdict[str, list[SourceLine]] = field(default_factory=lambda: defaultdict(list))

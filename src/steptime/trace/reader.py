@@ -2,8 +2,8 @@
 
 The blocks fit the processor's cache (32 MB blocks cost 2.5 times as much). A block is cut at an event separator, whose
 comma is overwritten by brackets, and decoded in place. A wrong cut (a separator inside a nested list or a string)
-always leaves an unclosed bracket, so it is detected: the separators before it are tried, then a larger block. Memory
-events are events without a duration, one for each allocation and each free.
+always leaves an unclosed bracket, so it is detected. Then the separators before it are tried, then a larger block.
+Memory events are events without a duration, one for each allocation and each free.
 """
 
 from __future__ import annotations
@@ -329,8 +329,8 @@ def salvage(text: bytes, *, exactly: bool) -> tuple[list[Event | Mark], int, int
 
 
 def _leniently(part: bytes, *, exactly: bool) -> tuple[Event | Mark | None, bool, bool]:
-    """Parses text that the typed parser refused (NaN, an odd type, invalid UTF-8, or no JSON at all): (event or None,
-    whether the text is damaged, whether it lacks a usable time or name)."""
+    """Parses text that the typed parser refused (NaN, an odd type, invalid UTF-8, or no JSON at all). Returns (event or
+    None, whether the text is damaged, whether it lacks a usable time or name)."""
     try:
         value = json.loads(part.decode("utf-8", "replace"), parse_float=Decimal)
     except (ValueError, RecursionError):

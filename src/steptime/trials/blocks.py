@@ -176,10 +176,10 @@ def ratios_between(blocks: Sequence[Block], one: int, other: int) -> Float64:
 
 
 def speed_of(found: Float64, control: Float64) -> Estimate:
-    """Speed-up that these log-ratios show, unit "1", with a 95 % interval that is valid at every look: the mean trimmed
-    by TRIMMED at either end, and Student's interval from the winsorized variance (Yuen 1974). The variance is the mean
-    of the variant's and the control's, or the variant's where that is larger. The interval is infinite for fewer than
-    LOOKS[0] ratios. Raises ValueError for none."""
+    """Speed-up that these log-ratios show, unit "1", with a 95 % interval that is valid at every look. It is the mean
+    trimmed by TRIMMED at either end, and Student's interval from the winsorized variance (Yuen 1974). The variance is
+    the mean of the variant's and the control's, or the variant's where that is larger. The interval is infinite for
+    fewer than LOOKS[0] ratios. Raises ValueError for none."""
     if not len(found):
         raise ValueError("a speed-up needs blocks")
     cut = int(TRIMMED * len(found))
@@ -262,7 +262,7 @@ too."""
 def course(record: BlockRecord, rivals: Sequence[int], late: int, min_gain: float, left_ns: float = inf) -> Course:
     """Decides which variants go on. rivals: for each variant, the mask of those that set the same thing. late: mask of
     the compiled ones, which run after the others, one at a time, and join a combination last, because each combination
-    compiles anew. left_ns: remaining time, ns; a compilation starts only where COMPILING times the longest one so far
+    compiles again. left_ns: remaining time, ns; a compilation starts only where COMPILING times the longest one so far
     is left. Single variants are decided first. Then each further winner is tried on top of those taken, and joins them
     only if it makes them faster beyond noise. What FIRST_LOOKS did not decide goes on last."""
     longest = max((each.preparing_ns for each in record.first if each.first & late), default=0)

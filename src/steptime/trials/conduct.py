@@ -1,7 +1,8 @@
 """Runs the variants of a trial in turns with baselines, within a budget, and saves every result at once.
 
-Two laws: each finished run (a process, or a round whose processes take turns) is on disk before the next starts, so
-that an interrupted trial can go on from there; an executor decides where and when something runs, never its meaning."""
+Two laws. Each finished run (a process, or a round whose processes take turns) is on disk before the next starts, so
+that an interrupted trial can continue from there. An executor decides where and when something runs, never its
+meaning."""
 
 from __future__ import annotations
 
@@ -407,8 +408,8 @@ class TrialRunner:
         return self.budget.left() - min(later * self._seconds(stage), SHARE * self.budget.seconds)
 
     def _affordable(self, stage: int, round_: int, going: Sequence[Variant], later: int) -> Sequence[Variant]:
-        """First ones of these variants, as many as the budget pays for. A single round proves nothing of speed, so a
-        variant starts only if a second round can follow; where nothing is timed yet, one round shows at least how long
+        """First ones of these variants, as many as the budget pays for. A single round proves nothing about speed, so a
+        variant starts only if a second round can follow. If nothing is timed yet, one round at least shows how long
         steps take. The first variant may use the reserve of later stages, and so may all while nothing was won."""
         timed = [run.variant for run in self.of(stage) if not run.rehearsal]
         for least, count in itertools.product(LEAST[self.plan.goal][: 1 if round_ else None], range(len(going), 0, -1)):
@@ -446,9 +447,9 @@ def least_rounds(judgement: Judgement, runs: Sequence[Run]) -> int:
 
 
 def usual_seconds(recorded: float, runs: Sequence[Run]) -> float:
-    """Seconds per step of the unchanged job: of its last timed process; before one ran, the recording's, which has many
-    steps, or the rehearsal's shortest where that is far longer, as on another machine. A shorter rehearsal says little,
-    because a CPU runs ahead of a device."""
+    """Seconds per step of the unchanged job, from its last timed process. Before one ran: the recording's, which has
+    many steps, or the rehearsal's shortest if that is far longer, as on another machine. A shorter rehearsal says
+    little, because a CPU runs ahead of a device."""
     plain = [run for run in runs if run.variant == BASELINE and not run.exact and run.step_ns]
     timed = [run for run in plain if not run.rehearsal]
     if timed:
@@ -500,7 +501,7 @@ def timed_steps(usual: float, start: float, among: int = 0) -> int:
 
 def seconds_for(plan: Plan, rehearsals: int, timed: int, rounds: int, *, forking: bool, at_once: int = 1) -> float:
     """Expected seconds of a number of rehearsals and timed processes before any has run. forking: they are forks of a
-    process that imports torch once for each round. at_once: number of them that start at the same time."""
+    process that imports torch once for each round. at_once: number that start at the same time."""
     importing = plan.importing_seconds if forking else 0.0
     start = plan.start_seconds - importing
     steps = timed_steps(plan.step_seconds, start, among=forking) + plan.warm_up

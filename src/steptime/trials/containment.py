@@ -276,8 +276,8 @@ def _in_copy(place: Path, path: Path, copy: Path) -> Path:
 
 
 def _temporary_folders(temporary: str, ground: Ground) -> tuple[tuple[str, str], ...]:
-    """Environment variables for temporary files in a folder of their own, with a path short enough for sockets, and for
-    compiler caches that all processes of the trial share, unless the user has set these."""
+    """Environment variables for temporary files in a folder of their own, with a path short enough for sockets.
+    Compiler caches are shared by all processes of the trial, unless the user has set them."""
     caches = _caches(ground)
     caches.mkdir(parents=True, exist_ok=True)
     kept = (("TORCHINDUCTOR_CACHE_DIR", "inductor"), ("TRITON_CACHE_DIR", "triton"))

@@ -1,10 +1,10 @@
 """Comparison of a candidate's rehearsal in float64 with the job's own: final parameters, and the state that the job
 carries from step to step.
 
-Measured on three jobs that learn, as a fraction of the distance that the parameters moved: 13 honest changes
-(vectorised losses, fused attention, foreach averages, pads left out …) differ by 0 to 7e-14 in float64 and by 3.6e-5 at
-most in float32 (on another job, 3.3e-4); a missing term of the loss by 8e-4, other betas by 1.5e-2, no weight decay by
-4e-2; half of a model in bfloat16 by 2.8e-3 in float32, and not at all in float64."""
+Measured on three jobs that learn, as a fraction of the distance that the parameters moved. 13 honest changes
+(vectorised losses, fused attention, foreach averages, pads left out …) differ by 0 to 7e-14 in float64, and by 3.6e-5
+at most in float32 (on another job, 3.3e-4). A missing term of the loss differs by 8e-4, other betas by 1.5e-2, no
+weight decay by 4e-2. Half of a model in bfloat16 differs by 2.8e-3 in float32, and not at all in float64."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ EXACT_EACH = 1e-5
 SINGLE = 1e-3
 """Bound EXACT in float32. Fused attention differed by 3.3e-4, half of a model in bfloat16 by 2.8e-3."""
 LOW = 2e-2
-"""Bound EXACT in float32 for a job that computes in a 16-bit format itself. Under bfloat16, fused attention differed by
+"""Bound EXACT in float32 for a job that computes in a 16-bit dtype itself. Under bfloat16, fused attention differed by
 2.6e-3, merged micro-batches by 1.7e-3."""
 OTHER_DRAWS = 10 * SINGLE
 """Distance in float64 that, without one in float32, shows other random numbers and not another training: float64 draws
@@ -122,7 +122,7 @@ def other_parameters(variant: Variant, own: Sequence[Run], plain: Sequence[Run])
 
 
 def _same_batches(run: Run, before: Run) -> bool:
-    """True if the steps of two rehearsals got the same batches, as far as recorded: with random numbers drawn in
+    """True if the steps of two rehearsals got the same batches, as far as recorded. With random numbers drawn in
     another order they do not, and then their parameters differ by more than rounding."""
     for one, other in zip(run.work, before.work, strict=False):
         mine, theirs = (sorted(each for call in step.batches for each in call) for step in (one, other))
@@ -357,7 +357,7 @@ def kept_samples(run: Run, references: Sequence[Run]) -> str:
     usual = max(repeated / max(1, count) for repeated, count in map(_repeated, references))
     if usual > FEW_REPEATS or again < max(LEAST_REPEATS, MANY_REPEATS * seen):
         return ""
-    return f"{again} of the {seen} checked samples repeat; the unchanged job makes them anew"
+    return f"{again} of the {seen} checked samples repeat; the unchanged job makes them again"
 
 
 def _repeated(run: Run) -> tuple[int, int]:

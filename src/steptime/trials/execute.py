@@ -121,7 +121,7 @@ def execute(
     """Runs a scheduled process, and reads its recording.
 
     show: called twice a second. among: its place among processes that take turns. forks: server that may fork it; what
-    is no sound fork is started anew. Nothing that the job does raises an error: it is the run's `failure`. Raises
+    is no sound fork is started again. Nothing that the job does raises an error: it is the run's `failure`. Raises
     BudgetExhausted if the end of the budget killed it, KeyboardInterrupt, and SteptimeError for what stops every run
     (no room on the disk, too large a copy)."""
     name = folder_of(scheduled)
@@ -313,8 +313,8 @@ def growth_per_step(parity: Parity | None) -> float | None:
 
 
 def clock_rate(recording: Path) -> float | None:
-    """Seconds on the clock of a recording's processes for each second of the system's, by the times of two files that
-    each process wrote; of the process whose clock is furthest off. None if unknown."""
+    """Seconds on the clock of a recording's processes for each second of the system's, from the times of two files that
+    each process wrote. The process whose clock is furthest off counts. None if unknown."""
     rates = []
     for first in recording.glob(f"{CLOCKS[0]}*"):
         last = recording / first.name.replace(*CLOCKS)

@@ -1,9 +1,9 @@
 """Verdicts from runs, as pure functions, so that every rule is tested without running anything.
 
 Two laws. A variant is adopted only if its gain (speed, or peak memory in a trial for memory) exceeds the control's
-noise and the least gain, and its numbers keep the fix's promise; otherwise unknown means UNDECIDED. And a variant is
-compared with the baseline that it took turns with, or with those right before and after it, because a shared machine
-has fast and slow periods that last for several processes.
+noise and the least gain, and its numbers keep the fix's promise. Unknown means UNDECIDED. A variant is compared with
+the baseline that it took turns with, or with those right before and after it, because a shared machine has fast and
+slow periods that last for several processes.
 
 The statistic of a round is log(baseline / variant) of mean step times. Means, because a loader stalls only every few
 steps and throughput is what users pay for. The baseline is interpolated (in the logarithm) between the two that enclose
@@ -316,8 +316,8 @@ def _steps(run: Run) -> Series:
 
 
 def other_speed(variant: Variant, runs: Sequence[Run], other: OtherWork) -> Estimate | None:
-    """Speed-up of the work between the steps, of the kind that has most of it; None unless it is beyond noise, because
-    a process has few of them, and most changes leave them as they are."""
+    """Speed-up of the work between the steps, of the kind with most of it. None unless it is beyond noise, because a
+    process has few such pieces of work, and most changes do not affect them."""
 
     def each(run: Run) -> Series:
         return tuple(length for kind, length in run.other_ns if kind == other.kind)
@@ -468,9 +468,9 @@ def asks_for_rehearsal(variants: Sequence[Variant], runs: Sequence[Run]) -> bool
 def next_in_float64(
     variants: Sequence[Variant], runs: Sequence[Run], baseline: Variant, *, at_once: bool = False
 ) -> Sequence[Variant]:
-    """Variants to rehearse in float64 next: first the unchanged job; if that works, or with it, the candidates that
-    passed their other rehearsal and are not rejected yet; then the unchanged job once more if a candidate differs, to
-    measure its own spread."""
+    """Variants to rehearse in float64 next. First the unchanged job. If that works, the candidates that passed their
+    other rehearsal and are not rejected yet. Last the unchanged job once more if a candidate differs, to measure its
+    own spread."""
     exact = [run for run in runs if run.exact]
     plain = [run for run in exact if run.variant == BASELINE]
     known = {run.variant for run in exact}

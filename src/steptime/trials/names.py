@@ -1,7 +1,7 @@
 """Checks of names that become file names, and the folders of a trial.
 
-The files of a trial may come from a stranger. `Variant` and `Run` check their names on construction, so that a file
-with a bad name is rejected as a whole; and only `own_folder` makes a folder that may be removed."""
+The files of a trial may come from a stranger. `Variant` and `Run` check their names on construction, so a file with a
+bad name is rejected as a whole. Only `own_folder` makes a folder that may be removed."""
 
 from __future__ import annotations
 

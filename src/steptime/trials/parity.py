@@ -33,7 +33,7 @@ FULL_PRECISION = (1e-2, 1e-3)
 """Tolerance (largest, median) for relative differences of gradient norms in float32 arithmetic. Measured: up to 3e-3
 for channels_last and the compiler on networks with batch normalisation, 1e-6 elsewhere; 1.0 to 1.3 miscompiled."""
 LOW_PRECISION = (0.3, 0.05)
-"""Tolerance (largest, median) for products in bfloat16 or float16. Measured: up to 0.15 on networks with batch
+"""Tolerance (largest, median) for matmuls in bfloat16 or float16. Measured: up to 0.15 on networks with batch
 normalisation, 2e-2 elsewhere; another seed 0.2 to 0.64."""
 REPEATS = 4
 """Most rehearsals of a job whose first gradients differ from run to run; their range is its own spread."""
@@ -128,12 +128,13 @@ def seen(losses: Losses) -> bool:
 def within_band(variant: Mapping[int, Losses], baselines: Mapping[int, Losses]) -> bool:
     """True if the variant's mean losses over the last quarter agree with the job's. Both arguments: losses by seed.
 
-    With one seed, the loss must be in the 95 % prediction interval of the baselines'. With several, the means must not
-    differ beyond chance, estimated from the spread of seeds and, with at least LEAST_PAIRS common seeds, from that of
-    the pairs' differences: two equal trainings from one seed differ little. The check repeats after each round, so the
-    interval is that of `student(looks=True)`. Differences below SLIGHT deviations of the seeds pass, because rounding
-    in a low-precision dtype shifts all losses a little. Equal baselines make a band of zero width. A non-finite loss is
-    outside unless a baseline has one, too. Raises ValueError for fewer than LEAST_SEEDS baselines."""
+    With one seed, the loss must be in the 95 % prediction interval of the baselines'. With several seeds, the means
+    must not differ beyond chance. Chance is estimated from the spread of seeds and, with at least LEAST_PAIRS common
+    seeds, from the spread of the pairs' differences: two equal trainings from one seed differ little. The check repeats
+    after each round, so the interval is that of `student(looks=True)`. Differences below SLIGHT deviations of the seeds
+    pass, because rounding in a low-precision dtype shifts all losses a little. Equal baselines make a band of zero
+    width. A non-finite loss is outside unless a baseline has one, too. Raises ValueError for fewer than LEAST_SEEDS
+    baselines."""
     if len(baselines) < LEAST_SEEDS:
         raise ValueError(f"a band needs {LEAST_SEEDS} baselines, not {len(baselines)}")
     count = min(len(each) for each in (*variant.values(), *baselines.values()))

@@ -71,7 +71,7 @@ FULL_PRECISION = Precision(Tolerance((0.99, 0.999), (0.05, 0.05)), Tolerance((0.
 differs in a quarter of its samples, 0.5 to 0.97. Adam makes full steps even of gradients that are mere rounding (the
 bias of a key in an attention), so single updates may differ."""
 LOW_PRECISION = Precision(Tolerance((0.8, 0.98), (0.5, 0.1)), Tolerance((-1.0, 0.9), (1.0, 0.2)), 2e-2)
-"""Precision for products in 16 bits."""
+"""Precision for matmuls in 16 bits."""
 
 
 def precision_of(variant: Variant) -> Precision:
@@ -316,8 +316,8 @@ def _shapes(run: Run, references: Sequence[Run]) -> str:
 
 
 def _as_much(one: StepWork, other: StepWork, backwards: bool) -> bool:
-    """True if two steps train on as much: the same tensors, maybe in other micro-batches; or the same calls, some
-    without a backward; or some of the tensors, the largest among them. backwards: True if both have as many
+    """True if two steps train on equally much: the same tensors, maybe in other micro-batches; or the same calls, some
+    without a backward; or some of the tensors, including the largest. backwards: True if both have as many
     backwards."""
     mine, theirs = set(one.inputs), set(other.inputs)
     if _rows(one) == _rows(other) or not mine or not theirs or (mine == theirs and backwards):

@@ -61,7 +61,7 @@ class Switched:
 
     def proved(self, variant: Variant) -> bool:
         """True if a variant needs no further process: it had no effect, or it has a speed and did not outrun its
-        loader; or another setting of the same thing is taken, and no time was left to compile this one."""
+        loader. Also if another setting of the same thing is adopted, and no time was left to compile this one."""
         if variant not in self.variants:  # it cannot be switched, or failed in an earlier process
             return False
         mask = 1 << self.variants.index(variant)

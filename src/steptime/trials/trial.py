@@ -224,7 +224,7 @@ class Judgement:
     """Verdict on a variant. speed: baseline's time over the variant's, with a 95 % interval; memory: the same ratio of
     peaks, None if unknown. noise: factor, at least 1, by which the control may seem better or worse at the trial's
     goal. sentence: the reason, for a person. step_ns: mean step time, ns. training: words on the numbers, unless the
-    sentence has them. of_run: speed-up of the run, None if steps are nearly all of it or something else is compared;
+    sentence has them. of_run: speed-up of the run, None if steps are nearly all of it or something else is compared.
     other: that of the work between the steps, None unless it is beyond noise."""
 
     variant: Variant

@@ -1,5 +1,5 @@
-"""Judgement of runs by the time to a loss, for candidates whose training need not be the same; and checks for what
-makes that time meaningless: another loss under the same name, trained initial weights, fewer samples.
+"""Judgement of runs by the time to a loss, for candidates whose training may differ. It also checks for what makes that
+time meaningless: another loss under the same name, trained initial weights, fewer samples.
 
 Pure functions on runs."""
 
@@ -46,7 +46,7 @@ FEWER = 0.9
 FEW = 0.5
 """Fraction of distinct recorded samples below which a candidate repeats too few batches."""
 LOSSES_DIFFER = (1e-3, 2e-2)
-"""Relative rounding difference of the loss of one batch from the same weights: in float32, and with 16-bit products."""
+"""Relative rounding difference of the loss of one batch from the same weights: in float32, and with 16-bit matmuls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +247,7 @@ def _smaller_dataset(own: Sequence[Run], plain: Sequence[Run]) -> str:
 
 
 def _same_loss(own: Sequence[Run], plain: Sequence[Run], precision: Precision, *, low: bool) -> tuple[str, str]:
-    """("", "") if a rehearsal's first loss equals the job's from the same weights and batch; else (sentence that it is
+    """("", "") if a rehearsal's first loss equals the job's from the same weights and batch. Else (sentence that it is
     another loss, "") or ("", reason why that is unknown)."""
     mine, theirs = ([run for run in runs if run.rehearsal and run.work and run.losses] for runs in (own, plain))
     if not mine or not theirs:

@@ -22,7 +22,7 @@ DEAR = 20_000.0
 MEMORY = 0.5
 """Fraction of the memory that was to be had when training began: the rest is for what training itself holds later."""
 LONGEST = 60e9
-"""ns of making all items in which a trial can still be taken: each of its processes makes them anew."""
+"""ns of making all items in which a trial can still be taken: each of its processes makes them again."""
 PLAIN = "[{value}[index] for index in range(len({value}))]"
 ONCE = "[samples[index] for samples in [{value}] for index in range(len(samples))]"
 """The dataset itself is made once."""
@@ -54,20 +54,20 @@ def cached_items(step: StepSummary, loader: LoaderUse, case: Case) -> Option | N
     What it changes: The training DataLoader gets a list of all items instead of the dataset: each is made once, before
     training starts. In the source: DataLoader([dataset[index] for index in range(len(dataset))], …).
 
-    What it promises: Equal losses, as long as an item is always the same. It is not proposed where the first batches
-    drew random numbers of torch, numpy or Python to make their items (augmentation). The trial asks for some items a
-    second time, once a collate function of the job's has had a batch of them, and again behind a few steps, in which
-    the training may have changed them: where one is not equal, nothing is adopted. Later changes of an item (a
-    curriculum) are not seen; a dataset that has set_epoch is left alone.
+    What it promises: Equal losses, as long as an item is always the same. The fix is not proposed where the first
+    batches drew random numbers of torch, numpy or Python to make their items (augmentation). The trial makes some
+    items a second time, after a collate function of the job's has seen a batch of them and again some steps later.
+    If one of them differs, the fix is not adopted. Later changes of an item (a curriculum) are not seen; a dataset
+    that has set_epoch is left alone.
 
-    What it should gain: All that making items takes beyond the collating, or what of it the workers do not hide. The
-    first epoch takes as long as ever: what it would have waited for is done before it, so that it pays from the second
-    epoch on. Memory: the bytes of an item, as measured in the first batches, times the length of the dataset, for each
-    training process of the host. Where that is more than half of what was to be had, or the making of all items takes
-    over a minute, nothing is tried: the advice says what it would take, and what keeps them on the disk instead.
+    What it should gain: The time for making items, without collating, as far as the workers do not hide it. The
+    first epoch takes as long as ever, because the items are made before it: the fix pays from the second epoch on.
+    Memory: the measured bytes of an item times the length of the dataset, for each training process of the host.
+    Nothing is tried if that is more than half of the free memory, or if making all items takes over a minute. The
+    advice then says what it would take, and how to keep the items on disk instead.
 
-    When to leave it: When a run goes through the dataset less than twice. When workers are spawned instead of forked:
-    each gets a copy of the list.
+    When to leave it: When a run goes through the dataset less than twice. When workers are spawned instead of
+    forked: each gets a copy of the list.
     """
     if loader.item is None or loader.length is None or loader.iterable or loader.items is None:
         return None
@@ -88,7 +88,11 @@ def cached_items(step: StepSummary, loader: LoaderUse, case: Case) -> Option | N
     if fits:
         advice = f"Make the items once and keep them: {reported}, which is too long for a trial here."
         return Option(label, edit=Snippet(EXAMPLE, loader.site), advice=advice)
-    had = f"half of the {format_bytes(room)} that were to be had" if room is not None else "what is known to be there"
+    had = (
+        f"half of the {format_bytes(room)} that were free"
+        if room is not None
+        else "the memory that is known to be free"
+    )
     advice = f"Make each item once and keep it on the disk: all of them take {format_bytes(needed)}, more than {had}."
     return Option("items kept on the disk", edit=Snippet(ON_DISK, loader.item_site or loader.site), advice=advice)
 

@@ -31,7 +31,7 @@ LIKELY_COMPILED_MODEL = 2 / 3
 """Fraction of the dispatching: fused code still launches, and a graph break leaves all of it. And of the pointwise
 operators: three in one save two writes and two reads of six (the optimizer's stay outside). By the profiler, 0.65 and
 0.72 of what they took went on a CPU (the planted jobs `pointwise_chain` and `large_tensors`, torch 2.13); a job that
-compiles each length of its sequences anew lost a third of its speed (benchmarks/results/fixes-epyc-2cpu.md)."""
+compiles each length of its sequences again lost a third of its speed (benchmarks/results/fixes-epyc-2cpu.md)."""
 LIKELY_ON_CPU = 0.9
 """Fraction of the dispatching on a CPU, which is all that small operators take there: four trials of the planted job
 `small_operators` reached 0.94 to 1.13 of it."""
@@ -126,21 +126,21 @@ def compiled_model(step: StepSummary, case: Case) -> Iterator[Option]:
     """The model compiled by torch.compile
 
     What it changes: The module that your loop calls is compiled (TorchInductor, default mode). The first steps take
-    seconds to minutes; they are kept apart and reported. On a CUDA device a second way is mode="max-autotune", which
-    times several kernels for each product and convolution while it compiles, minutes more, and launches them as CUDA
-    graphs. On a CPU it is not among what is tried: steptime lab --compile-modes times it there.
+    seconds to minutes; they are excluded and reported. On a CUDA device mode="max-autotune" is tried, too. It times
+    several kernels for each matmul and convolution while it compiles, which takes minutes more, and launches them
+    as CUDA graphs. On a CPU, steptime lab --compile-modes times that mode.
 
-    What it promises: A curve as another seed would give: dropout masks come from another generator. The gradients of
-    the first step are compared parameter by parameter, with dropout off, because compilers have returned zero gradients
-    next to a right loss.
+    What it promises: A loss curve like that of another seed: dropout masks come from another generator. The
+    gradients of the first step are compared parameter by parameter, with dropout off, because compilers have
+    returned zero gradients next to a right loss.
 
-    What it should gain: Two thirds of the time that goes into dispatching small operators (nine tenths on a CPU), and
-    two thirds of what chains of pointwise operators take: fused, they read and write memory once. On a device whose
-    steps can be replayed, the longer one counts of the device with its chains fused and the CPU with fewer kernels to
-    launch: what is left is launched one by one. On a CPU also two
-    thirds of the Python and autograd between the model's operators, at most as much as goes into dispatching, less what
-    tanh takes longer there. Nothing is predicted where the profiled steps differ in shapes or in the number of
-    operators: what is compiled anew, and how often, shows only in the trial.
+    What it should gain: Two thirds of the time for dispatching small operators (nine tenths on a CPU), and two
+    thirds of the time of chains of pointwise operators: fused, they read and write memory once. On a device whose
+    steps can be replayed, the prediction is the longer of two times: the device with its chains fused, and the CPU
+    with fewer kernels to launch. On a CPU, two thirds of the Python and autograd between the model's operators are
+    added, at most as much as the dispatching, less what tanh takes longer there. Nothing is predicted if the
+    profiled steps differ in shapes or in the number of operators: only the trial shows what is compiled again, and
+    how often.
 
     When to leave it: When shapes change all the time, or runs are shorter than the compilation.
     """
@@ -230,8 +230,8 @@ def channels_last(step: StepSummary, case: Case) -> Option | None:
     What it changes: Weights of 2-D convolutions and the batches that enter the model are stored as channels_last;
     parameters stay the same objects, shapes stay what they are.
 
-    What it promises: A curve as another seed would give: sums are taken in another order, dropout masks land on other
-    elements.
+    What it promises: A loss curve like that of another seed: sums are taken in another order, dropout masks land on
+    other elements.
 
     What it should gain: About a fifth of the time of convolutions, as measured on CPUs; more with half precision on an
     accelerator.
@@ -283,11 +283,11 @@ def cuda_graphs(step: StepSummary, case: Case) -> Option | None:
     recorded as CUDA graphs and launched by one call each. The compiler decides what can be recorded, and keeps to plain
     launches where it cannot (changing shapes, copies to the CPU).
 
-    What it promises: A curve as another seed would give: dropout masks come from another generator. Gradients of the
-    first step are compared parameter by parameter.
+    What it promises: A loss curve like that of another seed: dropout masks come from another generator. Gradients
+    of the first step are compared parameter by parameter.
 
-    What it should gain: Of the time in which the device waits for launches, what the replay of the step as one launch
-    saves; three fifths of that are likely, because optimizer and loss stay outside.
+    What it should gain: What replaying the step as one launch saves of the time in which the device waits for
+    launches. Three fifths of that are likely, because optimizer and loss stay outside.
 
     When to leave it: When memory is short (graphs keep their own), when shapes change, or when outputs of a step are
     kept beyond the next one without a copy.
@@ -311,20 +311,21 @@ def captured_step(step: StepSummary, case: Case) -> Iterator[Option]:
     """The model or the whole step captured as CUDA graphs, by hand
 
     What it changes: torch.cuda.make_graphed_callables captures the model's forward and backward on the first batch;
-    this is tried. Calls with other shapes, and those before the last one's backward, run as before. Forward, backward
-    and update as one graph are yours to write: the example has static inputs that each batch is copied into, because a
-    graph reads the addresses that it was captured with; a warm-up on a side stream, because what is allocated or chosen
-    once must not be captured; and the replay.
+    this is tried. Calls with other shapes, and calls before the last one's backward, run as before. A graph of
+    forward, backward and update is yours to write. The example has three parts: static inputs that each batch is
+    copied into, because a graph reads the addresses that it was captured with; a warm-up on a side stream, so that
+    one-time allocations are not captured; and the replay.
 
-    What it promises: A curve as another seed would give: dropout masks come from another generator.
+    What it promises: A loss curve like that of another seed: dropout masks come from another generator.
 
-    What it should gain: The device's idle time between launches; with the whole step the optimizer's and the loss's
-    included, which mode="reduce-overhead" leaves.
+    What it should gain: The device's idle time between launches. A graph of the whole step includes the optimizer
+    and the loss, which mode="reduce-overhead" does not.
 
-    When to leave it: Where the trial says why nothing was captured: a line that reads the device, hooks, arguments that
-    are no tensors, weights that move. Where shapes change from step to step (pad to a few lengths, and capture a graph
-    for each). Lines of the step that read the device or branch on it are named, and belong behind the replay. Adam
-    needs capturable=True, a learning rate that a schedule changes must be a tensor, and GradScaler skips no step.
+    When to leave it: If nothing was captured; the trial says why: a line that reads the device, hooks, arguments
+    that are no tensors, weights that move. If shapes change from step to step (pad to a few lengths, and capture a
+    graph for each). Lines of the step that read the device or branch on it are named; move them after the replay.
+    Adam needs capturable=True, a learning rate that a schedule changes must be a tensor, and GradScaler skips no
+    step.
     """
     replayed = _one_launch(case)
     if not step.device.startswith("cuda") or step.graphs is not None or replayed is None:
@@ -347,7 +348,7 @@ def captured_step(step: StepSummary, case: Case) -> Iterator[Option]:
 
 
 def _one_launch(case: Case) -> Estimate | None:
-    """What the step's replay as one launch saves, ns."""
+    """Savings of the step's replay as one launch, ns."""
     predictions = case.replay.predictions if case.replay is not None else ()
     return next((each.saved for each in predictions if each.change == "one graph launch"), None)
 
@@ -356,15 +357,14 @@ def _one_launch(case: Case) -> Estimate | None:
 def attention_backend(step: StepSummary, kernels: tuple[KernelUse, ...] = ()) -> Iterator[Option]:
     """Attention in a fused kernel
 
-    What it changes: scaled_dot_product_attention may use one fused kernel only (memory-efficient; flash where the job
-    computes in half precision), instead of choosing, which ends at the slow path when an argument does not fit. Where
-    the attention is written out (a product, a softmax, a product), only you can replace it by that function.
+    What it changes: scaled_dot_product_attention may use one fused kernel only (memory-efficient; flash where the
+    job computes in half precision). By default torch chooses, and takes the slow path if an argument does not fit.
+    Attention that is written out (a matmul, a softmax, a matmul) only you can replace by that function.
 
-    What it promises: A curve as another seed would give: sums are taken in another order, and dropout masks land
+    What it promises: A loss curve like that of another seed: sums are taken in another order, and dropout masks land
     elsewhere.
 
-    What it should gain: Most of the passes over the weights, which the finding has as its savings; it is not predicted
-    closer.
+    What it should gain: Most of the passes over the weights. The finding's savings are the best estimate.
 
     When to leave it: When the weights themselves are needed. When the kernel refuses an argument (a mask of its own, a
     head size), the trial fails and says so.
@@ -414,17 +414,17 @@ def dynamic_shapes(step: StepSummary, compilations: tuple[CompilationUse, ...]) 
 def compiled_function(step: StepSummary, case: Case) -> Option | None:
     """A function next to the model compiled by torch.compile
 
-    What it changes: The function of yours outside of the model in which pointwise operators take most of the step, a
-    loss as a rule, gets the decorator @torch.compile. This is written into the source and tried so. Its first calls
-    take seconds; they are kept apart and reported.
+    What it changes: The decorator @torch.compile on one function of yours outside of the model: the one in which
+    pointwise operators take most of the step, usually a loss. The trial runs the edited source. The first calls
+    take seconds; they are excluded and reported.
 
-    What it promises: A curve as another seed would give: fused code sums and rounds in another order.
+    What it promises: A loss curve like that of another seed: fused code sums and rounds in another order.
 
-    What it should gain: Two thirds of what its pointwise operators take, those that autograd runs for them included:
-    fused, they read and write memory once.
+    What it should gain: Two thirds of the time of its pointwise operators and of their backward, because fused ones
+    read and write memory once.
 
-    When to leave it: When its arguments change their shapes all the time, or when it decides by values of tensors, at
-    which the compiler has to stop.
+    When to leave it: When its arguments change their shapes all the time, or when it branches on values of tensors,
+    where the compiler has to stop.
     """
     within = _outside_model(case)
     if not within or case.second_order:
@@ -457,16 +457,15 @@ def compiled_function(step: StepSummary, case: Case) -> Option | None:
 def ready_made_activation(step: StepSummary, case: Case) -> Option | None:
     """An activation that is written out, as one function
 
-    What it changes: A formula of one variable in your source whose values are those of gelu (exact, or by tanh) or silu
-    becomes the call of torch.nn.functional's, wherever a line that was seen at work has one. This is written into the
-    source and tried so.
+    What it changes: A formula of one variable in your source that equals gelu (exact, or by tanh) or silu becomes a
+    call of torch.nn.functional's. Only lines that were seen to run are changed. The trial runs the edited source.
 
-    What it promises: A curve as another seed would give: the same function, rounded once instead of after each of its
-    operators.
+    What it promises: A loss curve like that of another seed: the same function, rounded once instead of after each
+    of its operators.
 
-    What it should gain: One pass over memory instead of one for each operator, and one tensor that is kept for the
-    backward instead of several: on a CPU half of what the line takes, and of as much again in the backward. On a device
-    a line's own time is not known, and nothing is predicted.
+    What it should gain: One pass over memory instead of one for each operator, and one tensor kept for the backward
+    instead of several. On a CPU that is half of the line's time, and as much again in backward. On a device a
+    line's own time is not known, and nothing is predicted.
 
     When to leave it: When the model is compiled, which fuses the formula as well.
     """

@@ -139,26 +139,25 @@ def fitting_workers(step: StepSummary, loader: LoaderUse, case: Case) -> Iterato
     What it changes: num_workers of the training DataLoader, up or down, and persistent_workers=True where there are
     any. An iterable dataset without workers is left alone: each worker would yield all of it.
 
-    What it promises: Equal losses: indices are drawn in the training process, whatever the number of workers. Where the
-    dataset draws random numbers (augmentation), each worker draws its own, and persistent workers leave out one draw an
-    epoch: then another random stream is in force, and losses are compared with the band that other seeds span.
+    What it promises: Equal losses: indices are drawn in the training process, whatever the number of workers. If
+    the dataset draws random numbers (augmentation), each worker draws its own, and persistent workers draw one
+    number less per epoch. Losses are then compared with the range that other seeds span.
 
-    What it should gain: The step without its wait, but with receiving a batch from a worker, or the making of its
-    batches divided by the workers, or the CPU time of the whole job divided by the usable CPUs, whichever is longest,
-    against the step as it is; and the first batch of each epoch is waited for all the same. All of these are measured.
-    A job that trains on the CPU with a thread on each waits for the slowest of them: what a worker does on one of these
-    CPUs is added to the step. A worker that is at its next batch hands one over later, where making it takes a CPU: as
-    if it held the interpreter's lock, which pure Python does (expect a little more where it does not). The number tried
-    is the smallest that comes within 3 % of the best prediction, with its neighbour where that is predicted to be
-    nearly as good. There may be more workers than CPUs where items wait (disk, network, sleep): the CPU time of making
-    a batch is measured, each worker counts with its share, and no more are tried than 64 on a host, or than leaves
-    eight batches of an epoch for each. Without workers a quarter of what receiving a batch takes is saved, too: by so
-    much they slow the training and their own collating. Expect less where an item's own operators use several threads:
-    a worker has one.
+    What it should gain: The predicted step is the longest of three: the step with receiving a batch in place of the
+    wait; the time to make its batches, divided by the workers; the CPU time of the whole job, divided by the usable
+    CPUs. All of these are measured. The first batch of each epoch is waited for in any case. A job that trains with
+    a thread on each CPU waits for the slowest thread, so a worker's time on one of these CPUs is added to the step.
+    A worker that is already making its next batch is assumed to hold the interpreter's lock, as pure Python does,
+    and so to send the last batch late. Expect a little more if it releases the lock. The number tried is the
+    smallest within 3 % of the best prediction; a neighbour that is nearly as good is tried, too. If items wait
+    (disk, network, sleep), there may be more workers than CPUs, because each worker counts with its share of CPU
+    time. At most 64 per host are tried, and at least eight batches per epoch for each. Without workers, a quarter
+    of the time to receive a batch is saved, too: workers slow the training and their own collating by that much.
+    Expect less if an item's operators use several threads: a worker has one.
 
-    When to leave it: When memory is short (each worker holds its own copy of what the dataset touches, and 25 MB of its
-    own at least), or when making the item itself cheaper is easy. torch warns of more workers than CPUs whatever they
-    do: a job that turns warnings into errors must let that one pass.
+    When to leave it: When memory is short: each worker holds its own copy of what the dataset touches, and at least
+    25 MB of its own. When making the item itself cheaper is easy. torch warns if there are more workers than CPUs:
+    a job that turns warnings into errors must allow that one.
     """
     model = supply(case, loader)
     if model is None or model.best == loader.workers:
@@ -233,17 +232,18 @@ def _worth_trying(loader: LoaderUse, model: Supply) -> tuple[int, ...]:
 def persistent_workers(loader: LoaderUse) -> Option | None:
     """Workers that outlive an epoch
 
-    What it changes: persistent_workers=True of the training DataLoader, which has workers already.
+    What it changes: persistent_workers=True of the training DataLoader, if it has workers.
 
-    What it promises: Equal losses in the first epoch. From the second on, the order of a shuffled dataset is another
-    one, because one random number fewer is drawn for each epoch: another seed, not another training.
+    What it promises: Equal losses in the first epoch. From the second on, a shuffled dataset comes in another
+    order, because one random number less is drawn per epoch: another seed, not another training.
 
-    What it should gain: The time that the workers take to end, and from the making of an iterator to its first batch,
-    and what the two steps behind that take longer than others, divided by the steps between two such starts. All are
-    measured. The making of that batch is left out: a worker that lives on starts with it no sooner.
+    What it should gain: Three measured times, divided by the steps between two starts: ending the workers; from
+    making an iterator to its first batch; and the extra time of the two steps after that. The making of the first
+    batch is not included: persistent workers start it no sooner.
 
-    When to leave it: When the dataset must be made anew in the workers for each epoch, or when the workers' memory is
-    needed between. It is not tried where each epoch makes another DataLoader, as the workers end with theirs.
+    When to leave it: When the workers must make the dataset again for each epoch, or when their memory is needed
+    between epochs. The fix is not tried if each epoch makes another DataLoader, because the workers end with
+    theirs.
     """
     if not loader.workers or loader.persistent_workers or loader.made_anew:
         return None
@@ -256,17 +256,18 @@ def persistent_workers(loader: LoaderUse) -> Option | None:
 
 @fix("RM103", "deeper-prefetch", addresses={"ST101", "ST102"}, promise=Promise.SAME_BITS, risk=1)
 def deeper_prefetch(step: StepSummary, loader: LoaderUse, case: Case) -> Option | None:
-    """More batches in store
+    """More prefetched batches
 
     What it changes: prefetch_factor of the training DataLoader, which has workers: each keeps four times as many
     batches ready.
 
     What it promises: Equal losses: the batches and their order stay.
 
-    What it should gain: Wait of a step although the workers' mean production keeps up: items vary, so that a slow batch
-    finds the store empty. Half of that is likely. Where the workers are too few in the mean, it is not proposed.
+    What it should gain: Part of the wait that remains although the workers are fast enough on average: items vary,
+    and a slow batch finds the queue empty. Half of it is likely. The fix is not proposed if the workers are too few
+    on average.
 
-    When to leave it: When memory is short: every batch in store takes its size of shared memory.
+    When to leave it: When memory is short: every prefetched batch takes its size in shared memory.
     """
     if not loader.workers:
         return None
@@ -283,8 +284,8 @@ def deeper_prefetch(step: StepSummary, loader: LoaderUse, case: Case) -> Option 
 def pinned_memory(step: StepSummary, loader: LoaderUse, case: Case) -> Option | None:
     """Batches in pinned memory, copied while the device computes
 
-    What it changes: pin_memory=True of the training DataLoader, and copies of pinned tensors to the device do not wait
-    for their end (non_blocking=True). Only with an accelerator.
+    What it changes: pin_memory=True of the training DataLoader, and non_blocking=True of copies of pinned tensors
+    to the device. Only with an accelerator.
 
     What it promises: Equal losses: the same numbers arrive, in the order of the stream.
 
@@ -320,8 +321,7 @@ def batched_fetch(loader: LoaderUse) -> Option | None:
 
     What it promises: Equal losses, as long as it returns the items that `__getitem__` would.
 
-    What it should gain: At most the time of the items that is not the reading itself: the finding states it as its
-    savings.
+    What it should gain: At most the time of the items without the reading itself, which is the finding's savings.
 
     When to leave it: When items are files of their own and reading them dominates: workers help there.
     """
@@ -335,14 +335,14 @@ def batched_fetch(loader: LoaderUse) -> Option | None:
 def deferred_item(sites: tuple[SiteUse, ...]) -> Option | None:
     """Values read from the device less often
 
-    What it changes: A sum that the loop takes of such values (total += loss.item()) is taken on the device, in float64
-    as Python does, and read where it is used: behind the loop, or under a condition with a remainder (step % 50). Its
-    output stays the same. This is written into the source and tried so. Where a value is read in every step, printed or
-    decided by, only you know what it is needed for: read it every so many steps.
+    What it changes: A sum of such values in the loop (total += loss.item()) is taken on the device, in float64 as
+    Python does. It is read where it is used: after the loop, or under a condition such as step % 50. Its output
+    stays the same. The trial runs the edited source. Where a value is printed or decides something in every step,
+    only you know what it is needed for: read it every few steps.
 
     What it promises: Equal losses.
 
-    What it should gain: At most the idle time of the device that the call caused: the finding states it. Nothing where
+    What it should gain: At most the device's idle time that the call caused, which the finding states. Nothing if
     another call waits in the same step.
 
     When to leave it: When a decision of the next step depends on the value (skipping a step, a search).
@@ -352,7 +352,7 @@ def deferred_item(sites: tuple[SiteUse, ...]) -> Option | None:
         return None
     sums = [each for each in waiting if SUM.match(each.source.text)]
     site = max(sums or waiting, key=lambda each: each.calls)
-    advice = f"Keep the value of {site.name}() on the device and read it every so many steps."
+    advice = f"Keep the value of {site.name}() on the device and read it every n-th step."
     snippet = Snippet(EXAMPLE_DEFERRED_ITEM, site.source)
     if not sums or site.device == "mps":  # which has no float64
         return Option(f"{site.name}() deferred", edit=snippet, advice=advice)
@@ -364,10 +364,10 @@ def deferred_item(sites: tuple[SiteUse, ...]) -> Option | None:
 def frozen_objects(step: StepSummary, garbage: GarbageUse, lines: tuple[LineUse, ...] = ()) -> Option | None:
     """Long-lived objects out of the garbage collector's sight
 
-    What it changes: gc.freeze() behind the first steps: what is alive then is never looked at again; and the youngest
-    generation is collected less often.
+    What it changes: gc.freeze() after the first steps: later collections skip all objects that are alive then. The
+    youngest generation is collected less often.
 
-    What it promises: Equal losses: nothing of the training depends on it.
+    What it promises: Equal losses: no result of the training depends on garbage collection.
 
     What it should gain: Most of the collector's measured time. A gc.collect() that the loop calls itself stays.
 
@@ -389,19 +389,19 @@ def whole_tensor() -> Option:
     """One operator on the whole tensor instead of a loop over its elements
 
     What it changes: Nothing by itself: only you know what the loop means. Each round of a Python loop costs
-    microseconds whatever it computes; one operator on the whole tensor (a product, an index, a comparison and a sum,
-    torch.stack, torch.nn.GRU in place of a loop over cells) pays them once.
+    microseconds, whatever it computes. One operator on the whole tensor pays them once: a matmul, an index, a
+    comparison and a sum, torch.stack, or torch.nn.GRU in place of a loop over cells.
 
         # for i in range(len(x)): y[i] = x[i] @ w      ->  y = x @ w
         # for t in range(T): h = cell(x[:, t], h)      ->  y, h = torch.nn.GRU(…, batch_first=True)(x)
         # sum(int(p[i] == t[i]) for i in range(n))     ->  (p == t).sum()
         # for t in range(T): h = step(x[:, t], h)      ->  for part in x.unbind(1): h = step(part, h)
 
-    What it promises: A curve as another seed would give: sums may be taken in another order.
+    What it promises: A loss curve like that of another seed: sums may be taken in another order.
 
-    What it should gain: At most the savings of the finding, which is reported with the advice (Amdahl's upper bound).
+    What it should gain: At most the finding's savings, which are reported with the advice.
 
-    When to leave it: When each round needs a decision that Python took on the result of the last.
+    When to leave it: When each round needs a decision that Python made on the result of the last.
     """
     return Option(
         "one operator for the loop", edit=Snippet(EXAMPLE_WHOLE_TENSOR), advice="Replace the loop by one operator."
@@ -448,15 +448,16 @@ def similar_lengths(compiled: bool, loader: LoaderUse) -> Option | None:
     What it changes: The sampler of the training DataLoader draws as before. Among its draws for up to fifty batches in
     a row, rows of similar length come into one batch, and these batches come in random order.
 
-    What it promises: A curve as another seed would give: each row is trained on as often as before, in other company.
+    What it promises: A loss curve like that of another seed: each row is trained on as often as before, in other
+    batches.
 
     What it should gain: Padding that is there because rows of a batch differ in length. How much of it goes depends
-    on the lengths, which nobody has looked at before the trial; where the dataset itself pads all rows to one length,
-    nothing does, and the trial says so.
+    on the lengths, which are unknown before the trial. Nothing is gained if the dataset itself pads all rows to one
+    length; the trial says so.
 
-    When to leave it: When making an item is dear: its length is asked of it once more, in the training process, of a
-    copy of the dataset. When the code is compiled for fixed shapes. When the loss of a batch is a mean over its tokens
-    and short rows must not weigh more.
+    When to leave it: When items are expensive to make: each is made once more in the training process, by a copy of
+    the dataset, to learn its length. When the code is compiled for fixed shapes. When the loss of a batch is a mean
+    over its tokens and short rows must not weigh more.
     """
     if loader.iterable or loader.in_memory_tensors or not loader.batch_size or loader.batch_size < 2:
         return None
@@ -472,13 +473,13 @@ def similar_lengths(compiled: bool, loader: LoaderUse) -> Option | None:
 def whole_batches(step: StepSummary, loader: LoaderUse, compilations: tuple[CompilationUse, ...]) -> Option | None:
     """No smaller batch at the end of an epoch
 
-    What it changes: drop_last=True of the training DataLoader: the last batch of an epoch, which is smaller than the
-    others, is left out, and nothing is compiled or captured for its size.
+    What it changes: drop_last=True of the training DataLoader: the last batch of an epoch, if smaller than the
+    others, is left out. Nothing is compiled or captured for its size.
 
-    What it promises: A curve as another seed would give: with shuffling, other rows are left out of each epoch.
+    What it promises: A loss curve like that of another seed: with shuffling, other rows are left out of each epoch.
 
-    What it should gain: The measured time of compilations behind the warm-up whose guard is about the size of the
-    batch, most of it.
+    What it should gain: Most of the measured time of compilations after the warm-up whose failed guard is about the
+    batch size.
 
     When to leave it: When the data is small or is not shuffled, so that some rows are never trained on; in evaluations.
     """
@@ -497,14 +498,14 @@ def whole_batches(step: StepSummary, loader: LoaderUse, compilations: tuple[Comp
 def few_lengths(compilations: tuple[CompilationUse, ...]) -> Option | None:
     """Padding to a few lengths
 
-    What it changes: Nothing by itself: only you know what fills tokens, masks and labels up. The code to paste pads a
-    batch to the next of three to six lengths, so that compiled code and CUDA graphs meet few shapes.
+    What it changes: Nothing by itself: only you know how tokens, masks and labels are padded. The code to paste
+    pads a batch to the next of three to six lengths, so that compiled code and CUDA graphs see few shapes.
 
     What it promises: Equal losses up to rounding, where masks and ignored labels leave the padding out.
 
-    What it should gain: The compilations behind the warm-up. What it costs is the padding, which is reported for each
-    number of lengths, by the sizes that failed guards have shown: the bounds are those that pad least. The code has the
-    fewest that pad a tenth or less.
+    What it should gain: The compilations after the warm-up. The cost is padding, which is reported for each number
+    of lengths, from the sizes that failed guards have shown. The lengths are those that pad least. The code has the
+    smallest number of lengths that pads a tenth or less.
 
     When to leave it: When code that is compiled for all sizes is as fast (RM309), or rows of similar length share
     batches (RM111).
@@ -530,7 +531,7 @@ def _size_in(reason: str, dimension: int) -> tuple[int, ...]:
 
 
 def _buckets(sizes: Sequence[int], count: int) -> tuple[tuple[int, ...], float]:
-    """So many bounds for sizes in ascending order that pad least, as a share of what is padded; each size counts
+    """So many bounds for sizes in ascending order that pad least, as a share of the padded size; each size counts
     alike."""
     ends = [-(-size // MULTIPLE) * MULTIPLE for size in sizes]
     best: dict[tuple[int, int], tuple[int, tuple[int, ...]]] = {(0, 0): (0, ())}

@@ -39,13 +39,13 @@ LIKELY_CUDNN_BENCHMARK, MOST = 0.1, 0.4
 def threads_for_cpus(settings: SettingsUse, case: Case) -> Option | None:
     """As many threads as there are CPUs for them
 
-    What it changes: The number of threads of one operator on the CPU: fewer, so that those of all training processes
-    and a loader's workers find a CPU each; or more, where CPUs are idle.
+    What it changes: The number of threads of one operator on the CPU. Fewer, so that each thread of the training
+    processes and of a loader's workers has a CPU; or more, if CPUs are idle.
 
-    What it promises: A curve as another seed would give: sums over several threads are taken in another order.
+    What it promises: A loss curve like that of another seed: sums over several threads are taken in another order.
 
-    What it should gain: No model predicts it; threads that wait for each other on a crowded CPU have made steps ten
-    times as long, and small operators gain nothing from more of them.
+    What it should gain: No model predicts it. Threads that wait for each other on a crowded CPU have made steps ten
+    times as long; small operators gain nothing from more threads.
 
     When to leave it: When the other load on the machine is the reason, and goes away; when idle CPUs are somebody
     else's.
@@ -70,15 +70,15 @@ def _edit(settings: SettingsUse, best: int) -> EnvironmentEdit | SwitchEdit:
 def kept_memory(step: StepSummary, operators: tuple[OperatorUse, ...] = ()) -> Iterator[Option]:
     """Memory of the CPU that is kept instead of given back
 
-    What it changes: MALLOC_MMAP_MAX_=0 and MALLOC_TRIM_THRESHOLD_: the allocator of the C library keeps large blocks
-    for the next tensor; or jemalloc or tcmalloc in its place (LD_PRELOAD), where they are installed. Linux, training on
-    the CPU.
+    What it changes: MALLOC_MMAP_MAX_=0 and MALLOC_TRIM_THRESHOLD_, so that the allocator of the C library keeps
+    large blocks for the next tensor. If jemalloc or tcmalloc is installed, it is tried in its place (LD_PRELOAD).
+    Linux, training on the CPU.
 
     What it promises: Equal losses: only addresses change.
 
-    What it should gain: A tensor of more than 32 MiB is new memory from the system each time, whose pages are cleared
-    one by one as they are first written. A chain of operators on 64 MiB took half of the time without that; how much it
-    is depends on the system (huge pages, a virtual machine), so that it is not predicted.
+    What it should gain: A tensor of more than 32 MiB is new memory from the system each time, and its pages are
+    cleared one by one on the first write. Without that, a chain of operators on 64 MiB took half of the time. The
+    gain depends on the system (huge pages, a virtual machine) and is not predicted.
 
     When to leave it: When memory is short: what is kept is not there for others, and holes between blocks stay.
     """
@@ -103,13 +103,13 @@ def kept_memory(step: StepSummary, operators: tuple[OperatorUse, ...] = ()) -> I
 def expandable_segments(step: StepSummary, case: Case) -> Option | None:
     """Device memory in segments that grow
 
-    What it changes: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, next to what is set there: the allocator maps
-    more pages to a segment instead of asking the driver for another one, so that sizes that change leave no holes.
+    What it changes: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, added to what is set there. The allocator
+    then grows a segment instead of asking the driver for another one, so that changing sizes leave no holes.
 
     What it promises: Equal losses: only addresses change.
 
-    What it should gain: Half of the time in which the device idles for calls to the driver, and memory that
-    fragmentation takes. Calls that empty_cache() in the loop causes stay.
+    What it should gain: Half of the time in which the device idles for calls to the driver, and the memory lost to
+    fragmentation. Calls that empty_cache() in the loop causes remain.
 
     When to leave it: When tensors are shared between processes by their handles (older versions of torch refuse that).
     """
@@ -139,8 +139,8 @@ def cudnn_benchmark(step: StepSummary, settings: SettingsUse, case: Case) -> Opt
     What it changes: torch.backends.cudnn.benchmark = True: cuDNN tries its algorithms for every new shape and keeps the
     fastest, instead of choosing by a rule. CUDA devices only.
 
-    What it promises: A curve as another seed would give: algorithms sum in different orders, and the choice may differ
-    from run to run.
+    What it promises: A loss curve like that of another seed: algorithms sum in different orders, and the choice may
+    differ from run to run.
 
     What it should gain: A tenth of the time of convolutions is likely; the first steps become slower.
 
@@ -166,10 +166,10 @@ def flushed_denormals(step: StepSummary, settings: SettingsUse) -> Option | None
     What it changes: torch.set_flush_denormal(True) before training: the processor takes numbers below 1.2e-38 (float32)
     for zero. Threads that are started later do the same.
 
-    What it promises: A curve as another seed would give: what was denormal is zero.
+    What it promises: A loss curve like that of another seed: what was denormal is zero.
 
-    What it should gain: Nearly all of the time of the operators that the finding names, where denormals are the reason;
-    nothing where it is the layout of their operands. No model shows which.
+    What it should gain: Nearly all of the time of the operators that the finding names, if denormals are the
+    reason; nothing if the reason is the layout of their operands. Only the trial shows which.
 
     When to leave it: When values below 1.2e-38 matter.
     """

@@ -37,12 +37,12 @@ def fused_optimizer(step: StepSummary, optimizers: tuple[OptimizerUse, ...], cas
 
     What it changes: fused=True of the torch optimizer where it has that (Adam, AdamW, SGD, Adagrad), else foreach=True.
 
-    What it promises: A curve as another seed would give: the update is the same formula in another order of operations,
-    and differs in the last bits.
+    What it promises: A loss curve like that of another seed: the update is the same formula in another order of
+    operations, and differs in the last bits.
 
     What it should gain: The optimizer's measured time, less one pass over parameters, gradients and state at the
-    machine's bandwidth. On a CPU less what Python spends on each tensor all the same; on a device, whose kernels reach
-    half of the bandwidth on small tensors, 0.6 of that.
+    machine's bandwidth. On a CPU, Python's time per tensor remains, too. On a device, whose kernels reach half of
+    the bandwidth on small tensors, 0.6 of that.
 
     When to leave it: When memory is short on an accelerator and foreach is all there is: it needs a copy of the
     gradients' size.
@@ -73,7 +73,7 @@ def _edit_fused_optimizer(uses: Sequence[OptimizerUse], name: str, example: str)
 
 
 def _better(use: OptimizerUse, device: str) -> str:
-    """ "fused" or "foreach", "" where there is nothing better than what is in force."""
+    """ "fused" or "foreach", "" if nothing is better than the current one."""
     if use.fused:
         return ""
     if use.type in FUSABLE:
@@ -95,13 +95,13 @@ def eight_bit_optimizer(
 ) -> Option | None:
     """Optimizer state in 8 bits
 
-    What it changes: Adam and AdamW of torch become those of bitsandbytes or torchao whose two moments take a byte each,
-    where one of the two is installed, on a CUDA device.
+    What it changes: Adam and AdamW of torch become those of bitsandbytes or torchao, whose two moments take one
+    byte each. Needs one of these packages and a CUDA device.
 
-    What it promises: A curve as another seed would give: the moments are rounded block by block.
+    What it promises: A loss curve like that of another seed: the moments are rounded block by block.
 
-    What it should gain: Six of the sixteen bytes for each parameter, and the traffic of reading and writing them; how
-    much of a step that is depends on the kernels of the package, so that it is not predicted.
+    What it should gain: Six of the sixteen bytes for each parameter, and the traffic of reading and writing them.
+    The time depends on the package's kernels and is not predicted.
 
     When to leave it: When parameters are few, or embeddings train badly with it (both packages keep those in 32 bits on
     request).
@@ -121,11 +121,11 @@ def eight_bit_optimizer(
 def dropped_gradients(step: StepSummary, case: Case) -> Option | None:
     """Gradients that are dropped instead of filled with zeros
 
-    What it changes: zero_grad(set_to_none=False) of optimizers and modules becomes zero_grad(): the gradients are let
-    go, and the next backward puts its result in their place.
+    What it changes: zero_grad(set_to_none=False) of optimizers and modules becomes zero_grad(): the gradients are
+    freed, and the next backward puts its result in their place.
 
-    What it promises: Equal losses, unless a parameter gets no gradient in some step: an optimizer with momentum or
-    weight decay skips it then, where it would have moved it by a zero gradient.
+    What it promises: Equal losses, unless a parameter gets no gradient in some step. An optimizer with momentum or
+    weight decay then skips it, where before a zero gradient still moved it.
 
     What it should gain: The measured time of filling with zeros, and of adding to them in backward.
 
@@ -154,20 +154,20 @@ def _edit_dropped_gradients(lines: tuple[LineUse, ...]) -> Edit:
 def sparse_embeddings(step: StepSummary, case: Case) -> Option | None:
     """Embeddings whose gradient has only the rows that were looked up
 
-    What it changes: The Embedding gets sparse=True: backward returns the rows that were looked up instead of a table
-    that is zero but for these, and the optimizer updates them alone. This is written into the source, where the script
-    makes one Embedding, and tried so.
+    What it changes: The Embedding gets sparse=True: backward returns only the rows that were looked up, instead of
+    a table of zeros with these rows, and the optimizer updates only them. If the script makes one Embedding, the
+    trial runs the edited source.
 
-    What it promises: A curve as another seed would give, with SGD and Adagrad: a row without a gradient stays as it is
-    either way, and sums of rows that were looked up twice are taken in another order. With Adam it would be another
-    training (its moments move rows that nobody looked up; SparseAdam's do not), so that it is only advised there.
+    What it promises: With SGD and Adagrad, a loss curve like that of another seed. A row without a gradient stays
+    as it is, and rows that were looked up twice are summed in another order. With Adam it is another training,
+    because its moments move rows that nobody looked up (SparseAdam's do not). There the fix is only advised.
 
-    What it should gain: Nine tenths of the optimizer's time for the embeddings, as the finding has it, and of what
-    backward takes to make the dense gradient.
+    What it should gain: Nine tenths of the optimizer's time for the embeddings, as in the finding, and of
+    backward's time for the dense gradient.
 
-    When to leave it: With weight_decay or maximize, a fused optimizer or clipped gradients, which torch refuses or does
-    not support for sparse gradients: the trial fails then, and says so. When an output layer shares the table. When
-    most rows are looked up in each batch.
+    When to leave it: With weight_decay or maximize, a fused optimizer or clipped gradients: torch does not support
+    these for sparse gradients, and the trial fails and says so. When an output layer shares the table. When most
+    rows are looked up in each batch.
     """
     use = max(case.optimizers, key=lambda each: each.dense_embedding_elements, default=None)
     if use is None or not use.dense_embedding_elements or use.fused:

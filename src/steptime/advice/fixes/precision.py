@@ -12,22 +12,22 @@ from steptime.changes import Change
 from steptime.quantities import Estimate
 
 LIKELY_BFLOAT_AUTOCAST, SURE_BFLOAT_AUTOCAST = 0.5, 0.1
-"""Fraction of the saving by the ratio of the peaks: small products reach less of a higher upper bound, and casts
+"""Fraction of the saving by the ratio of the peaks: small matmuls reach less of a higher peak, and casts
 cost."""
 PRODUCTS, MOVING = 0.9, 0.45
-"""The same on a CPU, whose products and pointwise operators are separate (the planted job `pointwise_chain`, torch
-2.13). By hand products of 31 ms took 8.4 where the rates promise 7. Of what the pointwise operators were expected to
+"""The same on a CPU, whose matmuls and pointwise operators are separate (the planted job `pointwise_chain`, torch
+2.13). By hand matmuls of 31 ms took 8.4 where the rates promise 7. Of what the pointwise operators were expected to
 save 0.65 came on one processor and a quarter on another: the middle is taken."""
 NARROWER = 0.5
-"""Fraction of the bytes of a pointwise operator whose input a product in bfloat16 has made."""
+"""Fraction of the bytes of a pointwise operator whose input a matmul in bfloat16 has made."""
 EXAMPLE_BFLOAT_AUTOCAST = """with torch.autocast("{device}", dtype=torch.bfloat16):
     output = model(batch)
     loss = criterion(output, target)
 loss.backward()  # outside"""
 LIKELY_TENSOR_FLOAT, SURE_TENSOR_FLOAT = 0.75, 0.4
-"""As ST403 has it for the same kernels: products reach less of a higher upper bound, and nothing is cast."""
+"""As ST403 has it for the same kernels: matmuls reach less of a higher peak, and nothing is cast."""
 CASTS = 1.25
-"""Times the dispatching: autocast casts the input and the weight of each product, and backward casts back. The CPU of
+"""Times the dispatching: autocast casts the input and the weight of each matmul, and backward casts back. The CPU of
 two programs took 1.25 and 1.28 times as long with it (a GPT of 10.7 M parameters and linear layers, H200, torch
 2.11)."""
 LIKELY_HALF_AUTOCAST, SURE_HALF_AUTOCAST = 0.4, 0.0
@@ -58,14 +58,15 @@ def bfloat_autocast(step: StepSummary, case: Case) -> Option | None:
     What it changes: Forward and loss run under torch.autocast with bfloat16; parameters, gradients and the optimizer
     stay in float32.
 
-    What it promises: A curve as another seed would give: products are rounded to 8 bits of mantissa, sums are kept in
-    float32.
+    What it promises: A loss curve like that of another seed: matmuls are rounded to 8 bits of mantissa, sums are
+    kept in float32.
 
-    What it should gain: The compute category by the ratio of the machine's measured matrix rates, where it has bfloat16
-    and is faster with it; half of that is likely. On a device whose kernels are known, the products alone, each by the
-    rate of its own format; nothing, and no proposal, where all of them are in 16 bits. On a CPU, whose operators are
-    known, nine tenths of what the products gain by that ratio, and a fifth or so of the pointwise operators that move
-    bytes (half of the bytes, but casts cost). Without products, or units for bfloat16, it is not proposed there.
+    What it should gain: The compute category by the ratio of the machine's measured matmul rates, if bfloat16 is
+    faster there; half of that is likely. On a device whose kernels are known, only the matmuls gain, each by the
+    rate of its own dtype. If all of them are in 16 bits, the fix is not proposed. On a CPU whose operators are
+    known, nine tenths of the matmuls' gain by that ratio. Pointwise operators that memory bounds gain about a fifth
+    there (half of the bytes, but casts cost). Without matmuls, or without units for bfloat16, the fix is not
+    proposed on a CPU.
 
     When to leave it: When the job is not limited by matmuls, or its loss is sensitive (then keep that part in
     float32).
@@ -92,7 +93,7 @@ def bfloat_autocast(step: StepSummary, case: Case) -> Option | None:
 
 def _by_operators(case: Case, faster: float) -> tuple[Estimate, float] | None:
     """(saving, what is acted on) on a CPU, ns per step; None where its operators are not known. faster: the share of a
-    product that a higher upper bound makes less of. Products that wait for memory read weights in single precision all
+    matmul that a higher peak speeds up less. Matmuls that wait for memory read weights in single precision all
     the same, to cast them."""
     if case.step.device != "cpu" or not case.operators:
         return None
@@ -105,14 +106,14 @@ def _by_operators(case: Case, faster: float) -> tuple[Estimate, float] | None:
 
 
 KNOWN = 0.5
-"""Fraction of the products' time: the format is not known of every kernel, as of one that adds up the parts of a
-product."""
+"""Fraction of the matmuls' time: the dtype is not known of every kernel, as of one that adds up the parts of a
+matmul."""
 NOTHING_WIDE, LEAST_WIDE = (0.0, 0.0), 0.1
-"""Fraction of the products' time: under autocast some stay in float32, as those of a loss do."""
+"""Fraction of the matmuls' time: under autocast some stay in float32, as those of a loss do."""
 
 
 def _wide_products(case: Case, dtype: str) -> tuple[float, float] | None:
-    """(what they would take less, what they take), ns per step, of a device's products in formats with a lower rate
+    """(what they would take less, what they take), ns per step, of a device's matmuls in dtypes with a lower rate
     than that of dtype; None where the kernels or the machine do not say."""
     products = [use for use in case.kernels if is_matmul(use)]
     rates = dict(case.machine.rates) if case.machine is not None else {}
@@ -138,17 +139,18 @@ def _edit(step: StepSummary, lines: tuple[LineUse, ...]) -> AutocastEdit | Snipp
 
 @fix("RM302", "tensor-float", addresses={"ST403", "ST908"}, promise=Promise.SAME_CURVE, risk=1, low_precision=True)
 def tensor_float(step: StepSummary, case: Case) -> Option | None:
-    """TensorFloat-32 for products in float32
+    """TensorFloat-32 for matmuls in float32
 
-    What it changes: torch.set_float32_matmul_precision("high") before training: Tensor Cores take float32 products with
+    What it changes: torch.set_float32_matmul_precision("high") before training: Tensor Cores take float32 matmuls with
     10 bits of mantissa. CUDA devices from Ampere on.
 
-    What it promises: A curve as another seed would give: range and storage stay those of float32, products lose bits.
+    What it promises: A loss curve like that of another seed: range and storage stay those of float32, matmuls lose
+    bits.
 
-    What it should gain: The products' kernels by the ratio of the two rates of the device, three quarters of it likely,
-    as far as the step is shorter by it: where the CPU decides the step, nothing.
+    What it should gain: The matmul kernels' time by the ratio of the device's two rates; three quarters of it is
+    likely. The step gains only as far as the device decides its length: nothing where the CPU does.
 
-    When to leave it: When products must be exact to float32 (physics, solvers).
+    When to leave it: When matmuls must be exact to float32 (physics, solvers).
     """
     if not step.device.startswith("cuda"):
         return None
@@ -163,8 +165,8 @@ def tensor_float(step: StepSummary, case: Case) -> Option | None:
 
 
 def _by_rate(case: Case, dtype: str, likely: float, sure: float, casts: float) -> Estimate | None:
-    """Of the products, by their rates in a format and in their own, or of all computing where the kernels do not say;
-    as far as the step gets shorter by it. None where the format is no faster. casts: as of `of_kernels`."""
+    """Savings of the matmuls, by their rates in a dtype and in their own, or of all compute if the kernels are unknown,
+    as far as they shorten the step. None if the dtype is no faster. casts: as of `of_kernels`."""
     rates = dict(case.machine.rates) if case.machine is not None else {}
     fast, full, compute = rates.get(dtype), rates.get("float32"), named(case.categories, "compute")
     if (wide := _wide_products(case, dtype)) is not None:
@@ -191,10 +193,11 @@ def half_autocast(step: StepSummary, case: Case) -> Option | None:
     gradients do not vanish. CUDA devices only, and only those whose Tensor Cores are slower in bfloat16 or lack it
     (before Ampere).
 
-    What it promises: A curve as another seed would give: products are rounded to 11 bits of mantissa. A step whose
-    gradients overflow is lost, which happens in the first steps until the scale has settled.
+    What it promises: A loss curve like that of another seed: matmuls are rounded to 11 bits of mantissa. A step
+    whose gradients overflow is lost, which happens in the first steps until the scale has settled.
 
-    What it should gain: The compute category by the ratio of the device's matrix rates; two fifths of that are likely.
+    What it should gain: The compute category by the ratio of the device's matmul rates; two fifths of that are
+    likely.
 
     When to leave it: When bfloat16 is as fast (RM301): it needs no scaling. When gradients are used otherwise between
     backward and step (clipping must unscale first).

@@ -61,16 +61,17 @@ EXAMPLE_FEWER_UPDATES = """for number, (batch, target) in enumerate(loader, 1):
 def data_parallel_settings(step: StepSummary, case: Case) -> Iterator[Option]:
     """DistributedDataParallel set up for what the model is
 
-    What it changes: static_graph=True and gradient_as_bucket_view=True (the order of gradients is learned once, and
-    they are not copied into the buckets); another size of the buckets: larger where there are many collectives, smaller
-    where there are few and they start late; and find_unused_parameters=False where each step looks for them.
+    What it changes: Three settings. static_graph=True and gradient_as_bucket_view=True: the order of gradients is
+    learned once, and they are not copied into the buckets. Another bucket size: larger if there are many
+    collectives, smaller if there are few and they start late. find_unused_parameters=False where each step searches
+    for them.
 
-    What it promises: A curve as another seed would give: gradients are summed in other groups.
+    What it promises: A loss curve like that of another seed: gradients are summed in other groups.
 
-    What it should gain: A quarter of what hiding all communication would save is likely; and with the view, what the
-    copies out of the buckets take alone and while the device idles for their launches.
+    What it should gain: A quarter of what hiding all communication would save is likely. With the view, also the
+    copies out of the buckets: their exposed time, and the device's idle time for their launches.
 
-    When to leave it: static_graph, and no search: when parameters are left unused in some steps (torch raises an error
+    When to leave it: static_graph, and no search: when parameters are unused in some steps (torch raises an error
     then, and the trial says so). The view: when gradients are replaced instead of written to.
     """
     used = case.gradients
@@ -106,16 +107,15 @@ def _option(arguments: tuple[tuple[str, Scalar], ...], saving: Estimate | None) 
 def fewer_exchanges(step: StepSummary, case: Case) -> Option | None:
     """Gradients exchanged once for each update
 
-    What it changes: A job that accumulates gradients over several backwards under DistributedDataParallel exchanges
-    them with the last one only (no_sync()). Where an update comes earlier than usual, the gradients are exchanged right
-    before it, so that no rank ever updates by its own ones alone.
+    What it changes: Gradients that are accumulated over several backwards under DistributedDataParallel are
+    exchanged with the last one only (no_sync()). If an update comes earlier than usual, they are exchanged right
+    before it, so that no rank updates with its own gradients alone.
 
-    What it promises: A curve as another seed would give: the ranks' gradients are added in another order.
+    What it promises: A loss curve like that of another seed: the ranks' gradients are added in another order.
 
-    What it should gain: The exposed communication of all backwards of a step but one.
+    What it should gain: The exposed communication of all backwards of a step except the last.
 
-    When to leave it: When memory is short: gradients are kept unsharded, and with FSDP its no_sync keeps them so
-    between backwards.
+    When to leave it: When memory is short: gradients are kept unsharded, also by FSDP's no_sync between backwards.
     """
     backwards = round(case.gradients.micro_batches if case.gradients is not None else step.micro_batches)
     if backwards < 2 or not _each_time(case):
@@ -142,14 +142,14 @@ def _each_time(case: Case) -> bool:
 def fewer_updates(step: StepSummary, lines: tuple[LineUse, ...] = ()) -> Option | None:
     """Gradients accumulated over several batches
 
-    What it changes: Nothing by itself: one update for several batches is a larger batch, and the learning rate belongs
-    to that. The cost of each update (the optimizer, the exchange of gradients) is then paid less often.
+    What it changes: Nothing by itself: one update for several batches is a larger batch, which needs its own
+    learning rate. The cost of each update (the optimizer, the exchange of gradients) is then paid less often.
 
     What it promises: Nothing: it is another training, for you to decide on.
 
     What it should gain: Over two batches, at most half of the optimizer's time and of the exposed communication.
 
-    When to leave it: When the batch must not grow, or the loss does not bear it.
+    When to leave it: When the batch must not grow, or training suffers from it.
     """
     if step.micro_batches > 1.5:
         return None
@@ -160,20 +160,20 @@ def fewer_updates(step: StepSummary, lines: tuple[LineUse, ...] = ()) -> Option 
 
 @fix("RM705", "sharded-replicas", addresses={"ST706"}, promise=Promise.SAME_CURVE, risk=3, frees=0.4)
 def sharded_replicas(case: Case) -> Iterator[Option]:
-    """What DistributedDataParallel keeps in each rank, split over the ranks
+    """Optimizer state, or the whole model, split over the ranks of DistributedDataParallel
 
-    What it changes: The optimizer becomes ZeroRedundancyOptimizer around the job's own class: each rank keeps the state
-    of its part of the parameters, and sends what it has updated. Or the wrapper becomes fully_shard (FSDP2), by the
-    blocks of the model's lists: parameters, gradients and state are split, and a block's parameters are gathered for
-    its forward and backward. Tried on as many ranks as the job has, of which two are enough.
+    What it changes: Either the optimizer becomes ZeroRedundancyOptimizer around the job's own class: each rank
+    keeps the state of its part of the parameters, and sends what it has updated. Or the wrapper becomes fully_shard
+    (FSDP2), per block of the model's lists: parameters, gradients and state are split, and a block's parameters are
+    gathered for its forward and backward. Both are tried on as many ranks as the job has, at least two.
 
-    What it promises: A curve as another seed would give: gradients are added in other groups.
+    What it promises: A loss curve like that of another seed: gradients are added in other groups.
 
-    What it should gain: Memory of each rank: of two ranks, half of the optimizer's state, or of all state. Time it
-    costs: parameters travel in each step. Both are measured.
+    What it should gain: Memory of each rank: with two ranks, half of the optimizer's state, or half of all state.
+    It costs time, because parameters travel in each step. Both are measured.
 
-    When to leave it: When the model fits. fully_shard: when the optimizer is made before the wrapper (the trial says
-    so), when code calls parts of the model by themselves, and where checkpoints expect whole tensors.
+    When to leave it: When the model fits. fully_shard: when the optimizer is made before the wrapper (the trial
+    says so), when code calls parts of the model directly, or when checkpoints expect whole tensors.
     """
     if not any(model.type == WRAPPER for model in case.top_modules):
         return
@@ -185,17 +185,17 @@ def sharded_replicas(case: Case) -> Iterator[Option]:
 def sharding_settings(step: StepSummary, case: Case) -> Iterator[Option]:
     """A sharded model whose parameters are gathered less often, or earlier
 
-    What it changes: Of a model under fully_shard or FullyShardedDataParallel the parameters of a block stay whole from
-    its forward to its backward (reshard_after_forward=False, SHARD_GRAD_OP), so that they are gathered once per step
-    instead of twice; or those of the next block are asked for before this one computes (forward prefetch).
+    What it changes: A model under fully_shard or FullyShardedDataParallel keeps a block's parameters whole from its
+    forward to its backward (reshard_after_forward=False, SHARD_GRAD_OP). They are then gathered once per step
+    instead of twice. Or the next block's parameters are requested before this block computes (forward prefetch).
 
-    What it promises: Equal losses: the same numbers are sent, and the same are computed from them.
+    What it promises: Equal losses: the same numbers are sent and computed with.
 
-    What it should gain: Kept parameters: half of the time in which the step waits for them. For the prefetch nothing is
-    predicted: it helps where the CPU is late in asking.
+    What it should gain: Kept parameters: half of the time in which the step waits for them. The prefetch helps
+    where the CPU requests them late; nothing is predicted for it.
 
-    When to leave it: When memory is short: all parameters that a rank gathers are there at once, as without sharding
-    them; gradients and the optimizer's state stay sharded.
+    When to leave it: When memory is short: all parameters that a rank gathers are in memory at once, as without
+    sharding. Gradients and the optimizer's state stay sharded.
     """
     if not any(model.type == SHARDED_WRAPPER or model.type.startswith(SHARDED) for model in case.top_modules):
         return

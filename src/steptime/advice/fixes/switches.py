@@ -48,8 +48,8 @@ def no_anomaly_detection(settings: SettingsUse) -> Option | None:
 
     What it promises: Equal losses: it only watches.
 
-    What it should gain: Half to nine tenths of the step, on models of many small operators; it is not predicted closer
-    than the finding does.
+    What it should gain: Half to nine tenths of the step, on models of many small operators. The finding's savings
+    are the best estimate.
 
     When to leave it: While you are looking for a NaN.
     """
@@ -65,8 +65,8 @@ def not_deterministic(settings: SettingsUse) -> Option | None:
 
     What it changes: Requests for torch.use_deterministic_algorithms and cudnn.deterministic are passed over.
 
-    What it promises: A curve as another seed would give: sums are taken in another order, which may differ from run to
-    run.
+    What it promises: A loss curve like that of another seed: sums are taken in another order, which may differ from
+    run to run.
 
     What it should gain: Part of the time of the operators that take a slower way under it; the finding names them.
 
@@ -84,16 +84,16 @@ def not_deterministic(settings: SettingsUse) -> Option | None:
 def no_profiler(settings: SettingsUse) -> Option | None:
     """The job's own profiler records nothing
 
-    What it changes: torch.profiler.profile and torch.autograd.profiler.profile of the job are entered and left, and
-    record nothing; handlers of finished traces are not called.
+    What it changes: The job may enter and leave torch.profiler.profile and torch.autograd.profiler.profile, but
+    they record nothing; handlers of finished traces are not called.
 
     What it promises: Equal losses: it only watches.
 
     What it should gain: A tenth to two thirds of the step on models of many small operators; more with stacks and
-    memory. It is not predicted closer than the finding does.
+    memory. The finding's savings are the best estimate.
 
-    When to leave it: While you are looking at its traces. A schedule (wait, warmup, active, repeat) records a few steps
-    of a run.
+    When to leave it: While you need its traces. With a schedule (wait, warmup, active, repeat) it records only a
+    few steps of a run.
     """
     if not settings.profiler:
         return None
@@ -110,8 +110,8 @@ def unchecked_distributions(step: StepSummary, sites: tuple[SiteUse, ...], case:
 
     What it promises: Equal losses: a check changes nothing, it only raises.
 
-    What it should gain: The checks of a step, as ST608 counts them; where they lie in rollouts, too, what these take is
-    not known for a step.
+    What it should gain: The checks of a step, as ST608 counts them. If rollouts check, too, their time per step is
+    not known.
 
     When to leave it: While the job is new: the checks find a NaN where it arises.
     """
@@ -130,16 +130,16 @@ def unchecked_distributions(step: StepSummary, sites: tuple[SiteUse, ...], case:
 def no_debug_switches(step: StepSummary, settings: SettingsUse) -> Option | None:
     """Debugging variables of the environment switched off
 
-    What it changes: CUDA_LAUNCH_BLOCKING, TORCH_DISTRIBUTED_DEBUG, ONEDNN_VERBOSE, PYTHONDEVMODE and others that are on
-    get the value that switches them off, before the job starts. A variable that the script sets through os.environ
-    stays as it is: then the change is not in force, and the trial says so.
+    What it changes: CUDA_LAUNCH_BLOCKING, TORCH_DISTRIBUTED_DEBUG, ONEDNN_VERBOSE, PYTHONDEVMODE and other such
+    variables that are on are switched off before the job starts. A variable that the script sets through os.environ
+    stays as it is; the trial then says that the change had no effect.
 
     What it promises: Equal losses: they only watch, wait or print.
 
-    What it should gain: It is not predicted: a switch that checks every block or waits for every kernel may take most
-    of a step, or nothing that can be measured.
+    What it should gain: Not predicted: a switch that checks every block or waits for every kernel may take most of
+    a step; others cost nothing measurable.
 
-    When to leave it: While the fault is being looked for, and where the switch works around one.
+    When to leave it: While you are looking for the fault, or if the switch works around one.
     """
     found = acting(settings.debug_switches, step.device, settings.distributed_backend)
     variables = tuple((switch.name, switch.off) for switch, _ in found)
@@ -161,15 +161,15 @@ def activation_checkpointing(case: Case) -> Iterator[Option]:
     """Activations computed again instead of kept
 
     What it changes: Each of the model's repeated blocks (children of one class in a ModuleList or Sequential) keeps
-    only its input; backward computes the rest again. In the source: a loop that puts torch.utils.checkpoint around the
-    forward of each, where all blocks that were seen are in one list. Where fewer blocks than all bring the peak below
-    90 % of the memory, by what each keeps, these are tried, too: each block less saves its second forward.
+    only its input; backward computes the rest again. In the source: a loop that puts torch.utils.checkpoint around
+    each block's forward, if all blocks are in one list. If fewer blocks are enough to bring the peak below 90 % of
+    the memory, that is tried, too: each block less saves its second forward.
 
     What it promises: Equal losses: the random numbers of the forward are restored when it is repeated.
 
-    What it should gain: Memory, not time: the activations of all blocks but one. It costs the forward of the blocks a
-    second time, about a quarter of a step. Time is gained only where memory that is nearly full stalls the allocator,
-    or where the room is used for a larger batch. The trial shows peak memory and time.
+    What it should gain: Memory, not time: the activations of all blocks but one. It costs a second forward of the
+    blocks, about a quarter of a step. It saves time only if nearly full memory stalls the allocator, or if you use
+    the memory for a larger batch. The trial shows peak memory and time.
 
     When to leave it: When memory is to spare (then see RM305).
     """

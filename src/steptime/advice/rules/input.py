@@ -87,24 +87,24 @@ def input_wait(step: StepSummary, categories: tuple[CategoryUse, ...], case: Cas
     What it means: The training thread is in the loader's next() and does nothing else. No faster model, no lower
     precision and no better device shortens this time.
 
-    How we know: The wait inside the training loader's next() is timed in every step; the time per item and per collated
-    batch is timed where it happens, in the workers if there are any, with the CPU time that it takes: the rest is
-    waiting (disk, network, sleep), which needs no CPU. The savings are the wait, without the time that it takes to
-    receive a batch that is ready from a worker (measured once on a machine, else a millisecond). Without workers, a
-    dataset that returns whole batches gains only from a worker, which costs that time, too: it is left out as well,
-    but for the part of your own code. A bare trace shows the loader's next() as an annotation. There the savings are
-    the breakdown's input category: on an accelerator, the time that it idled meanwhile.
+    How we know: The wait inside the training loader's next() is timed in every step. The time per item and per
+    collated batch is timed where it happens, also in workers, together with its CPU time. The rest is waiting
+    (disk, network, sleep), which needs no CPU. The savings are the wait, without the time to receive a finished
+    batch from a worker (measured once per machine, else a millisecond). Without workers, a dataset that returns
+    whole batches can only gain from a worker, so that time is subtracted there, too, except from the part of your
+    own code. A bare trace shows the loader's next() as an annotation. There the savings are the breakdown's input
+    category: on an accelerator, the time that it idled meanwhile.
 
-    What helps: Shorten the largest part first: the reading of an item (decode less, cache what never changes, store
-    the data in the form that training needs: `steptime bench-loader --formats` times your samples as files, tar,
-    Parquet, Arrow, LMDB and mapped arrays), the collating (stack once, not item by item), or the number of workers.
-    What comes from disks far away is read in long pieces: tarred or streaming sets (WebDataset, MosaicML Streaming),
-    with a shard or more for each worker. Augmentation of whole batches on the device (torchvision.transforms.v2,
-    kornia) takes it off the loader; the evidence says how long it takes. The summary tells these apart; rules ST102 to
-    ST106 and ST110 fire instead of this one where a particular cause is certain.
+    What helps: Shorten the largest part first: reading an item, collating, or too few workers. Reading: decode
+    less, cache what never changes, store the data in the form that training needs. `steptime bench-loader
+    --formats` times your samples as files, tar, Parquet, Arrow, LMDB and mapped arrays. Collating: stack once, not
+    item by item. Read remote data in long pieces: tarred or streaming sets (WebDataset, MosaicML Streaming), with a
+    shard or more for each worker. Augmenting whole batches on the device (torchvision.transforms.v2, kornia) takes
+    that work off the loader; the evidence says how long it takes. Rules ST102 to ST106 and ST110 fire instead of
+    this one if a particular cause is certain.
 
-    When to ignore it: When the data really arrives at this pace (a stream, a simulator), or in a job that will run on a
-    slower device.
+    When to ignore it: When the data really arrives at this rate (a stream, a simulator), or if the job will run on
+    a slower device.
     """
     if case.loader is None:
         return None if case.phases else _from_trace(case)
@@ -124,7 +124,8 @@ def input_wait(step: StepSummary, categories: tuple[CategoryUse, ...], case: Cas
 
 
 def _augmenting(case: Case) -> tuple[str, ...]:
-    """What augmentation on the device would take off the loader: lines that are named so, of a job on a device."""
+    """Evidence on augmentation that could move from the loader to the device: lines of calls named so, in a job on a
+    device."""
     if case.step.device == "cpu":
         return ()
     found = [path for path in case.paths if path.part == "input" and any(map(_augments, path.lines))]
@@ -188,7 +189,7 @@ def _advice_on_trace(cause: str) -> str:
 def _parts(loader: LoaderUse) -> str:
     if loader.item is None:
         return ""
-    text = f": {format_duration(loader.item.value)} an item"
+    text = f": {format_duration(loader.item.value)} per item"
     if loader.collate is not None:
         text += f", {format_duration(loader.collate.value)} to collate"
     if loader.busy is not None and loader.busy <= MOSTLY_WAITING:
@@ -221,23 +222,23 @@ def too_few_workers(step: StepSummary, loader: LoaderUse, case: Case) -> Finding
     make them at the same time.
 
     How we know: Workers needed = (time per item x batch size + collating) x batches per step / (step - wait), all
-    measured. The predicted step is the largest of: the step without its wait, the making of the batches divided by the
-    workers, the CPU time of the whole job divided by the usable CPUs, and, where the training's own threads leave the
-    workers no CPU of their own, the step without its wait and what the workers do there. The number advised is the
-    smallest that comes within 3 % of the best prediction. The CPU time of making a batch is measured next to its time:
-    where items wait (disk, network, sleep), a worker needs only a part of a CPU, and so many workers are considered as
-    the usable CPUs have parts, 64 on a host and one for every eight batches of an epoch at most. A recording without
-    CPU times (of an older version) gives each worker a CPU of its own. The savings are what the prediction saves; its
-    upper end is the whole wait, which items that cost next to nothing would save.
+    measured. The predicted step is the largest of: the step without its wait; the time to make the batches over the
+    workers; the CPU time of the whole job over the usable CPUs. If the training's own threads leave the workers no
+    CPU of their own, a fourth one counts: the step without its wait, plus what the workers do there. The number
+    advised is the smallest within 3 % of the best prediction. A worker whose items wait (disk, network, sleep)
+    needs only a part of a CPU. Workers are therefore considered up to the usable CPUs divided by that part, at most
+    64 per host, and at least eight batches of an epoch for each. A recording of an older version, without CPU
+    times, gives each worker a CPU of its own. The savings are what the prediction saves; the upper end is the whole
+    wait.
 
-    What helps: Set num_workers as advised, with persistent_workers=True when there are several epochs. If the dataset
+    What helps: Set num_workers as advised, with persistent_workers=True if there are several epochs. If the dataset
     draws random numbers, its augmentation will differ from the run without workers (each worker has its own seed).
-    `steptime bench-loader` times this loader alone with 0, 1, 2, 4 … workers, and with --formats other formats of its
-    samples; an iterable or tarred set (WebDataset) needs a shard or more for each worker.
-    torch warns of more workers than CPUs whatever they do; for items that wait the warning may be ignored.
+    `steptime bench-loader` times this loader alone with 0, 1, 2, 4 … workers, and with --formats other formats of
+    its samples. An iterable or tarred set (WebDataset) needs a shard or more for each worker. torch warns if there
+    are more workers than CPUs; for items that wait, ignore the warning.
 
-    When to ignore it: When memory is short (each worker holds its own copy of what the dataset touches), or when making
-    the item itself cheaper is easy: that helps with any number of workers.
+    When to ignore it: When memory is short (each worker holds its own copy of what the dataset touches). When
+    making the item itself cheaper is easy: that helps with any number of workers.
     """
     duration, model = step.duration.value, supply(case, loader)
     if model is None or loader.in_memory_tensors or model.best <= loader.workers:
@@ -263,7 +264,7 @@ def _hot_line(case: Case) -> str:
     share = ratio(most, sum(spent.values()))
     if line is None or share < HOT_LINE:
         return ""
-    return f" {format_source(line)} takes {format_share(share)} of it: what it does alike for each item, do once."
+    return f" {format_source(line)} takes {format_share(share)} of it: do once what is the same for each item."
 
 
 def _workers(count: int) -> str:
@@ -283,7 +284,7 @@ def _advice_on_more(loader: LoaderUse, model: Supply) -> str:
 
 
 def _room(loader: LoaderUse, model: Supply) -> str:
-    """Why no more, or why so many."""
+    """Reason for the advised number of workers."""
     if loader.busy is None:
         return f"at most the {usable_text(loader)}: this recording has no CPU times of the items"
     if model.best > loader.usable_cpus:
@@ -293,21 +294,22 @@ def _room(loader: LoaderUse, model: Supply) -> str:
 
 @rule("ST103", "too-many-workers", supersedes=("input-wait", "slow-collate", "too-few-workers"), at_setting=True)
 def too_many_workers(step: StepSummary, loader: LoaderUse, case: Case) -> Finding | None:
-    """The loader's workers cost more than they bring
+    """The loader's workers cost more than they gain
 
-    What it means: A batch from a worker has to be put into shared memory, announced through a queue and rebuilt; for
-    cheap or in-memory items that takes longer than making the batch on the spot. Or there are more workers than CPUs,
-    and they take turns with the training thread.
+    What it means: A batch from a worker is written to shared memory, announced through a queue and rebuilt. For
+    cheap or in-memory items that takes longer than making the batch in the training process. Or there are more
+    workers than CPUs, and they take turns with the training thread.
 
-    How we know: The time to make a step's batches is measured inside the workers. If it is shorter than the wait of the
-    training thread, no worker at all would be faster; the savings are the difference, and a quarter of what receiving a
-    batch takes on this machine, by which workers slow the training itself (a thread feeds their queues) and their own
-    collating (into shared memory). If there are more workers than the usable CPUs have room for (a worker whose items
-    wait needs only a part of a CPU) and the model of rule ST102 asks for fewer, the wait can be saved.
+    How we know: The time to make a step's batches is measured inside the workers. If it is shorter than the wait of
+    the training thread, no worker at all would be faster. The savings are the difference, plus a quarter of the
+    time to receive a batch on this machine. By that much workers slow the training itself (a thread feeds their
+    queues) and their own collating (into shared memory). If there are more workers than the usable CPUs have room
+    for, and the model of rule ST102 asks for fewer, the wait can be saved. A worker whose items wait needs only a
+    part of a CPU.
 
     What helps: num_workers=0 for in-memory and cheap items, or the smaller number that the advice names.
 
-    When to ignore it: When the training device is so much faster elsewhere that the items become the bottleneck there.
+    When to ignore it: When the job will train on a device so fast that the items become the bottleneck.
     """
     model = supply(case, loader)
     if model is None or loader.workers == 0:
@@ -349,27 +351,27 @@ def _more_than_processors(loader: LoaderUse, model: Supply) -> Finding | None:
 def workers_restarted(loader: LoaderUse) -> Finding | None:
     """Workers are started again for every epoch
 
-    What it means: At the end of an epoch all workers of the DataLoader are ended. Its next iterator starts new ones,
-    which import the program again or copy it, and the first batches come late. With short epochs that is a good part of
-    the run.
+    What it means: At the end of an epoch all workers of the DataLoader end. Its next iterator starts new ones,
+    which import the program again or copy it, and the first batches come late. With short epochs that is a good
+    part of the run.
 
-    How we know: The end of an iterator whose batches are used up is measured each time, and the time from the making of
-    the next one to its first batch, and the number of steps between two; and how much longer than others the two steps
-    behind a start train (forked workers share the memory of the training, which copies each page that it writes to
-    next). The savings are all of these, divided by the steps between two starts.
+    How we know: Three times are measured: the end of a finished iterator; from making the next one to its first
+    batch; and the extra time of the two steps after that. Those are slow because forked workers share the
+    training's memory, which copies each page that it writes to next. The savings are their sum, divided by the
+    steps between two starts.
 
-    What helps: persistent_workers=True keeps the workers for the next epoch. The order of a shuffled dataset changes
-    from the second epoch on (one random number fewer is drawn), which is another seed, not another training. The
-    workers belong to one DataLoader: where the loop makes another for each epoch, make one before the loop; what
-    differs from epoch to epoch can be its sampler's choice.
+    What helps: persistent_workers=True keeps the workers for the next epoch. The order of a shuffled dataset
+    changes from the second epoch on (one random number less is drawn), which is another seed, not another training.
+    The workers belong to one DataLoader: if the loop makes another for each epoch, make one before the loop. A
+    sampler can choose what differs from epoch to epoch.
 
-    When to ignore it: When an epoch takes minutes, or when the dataset must be made anew each epoch in the workers.
+    When to ignore it: When an epoch takes minutes, or when the workers must make the dataset again in each epoch.
     """
     start, steps = loader.start, loader.steps_per_start
     kept = loader.persistent_workers and not loader.made_anew
     if not loader.workers or kept or start is None or not steps or not loader.starts:
         return None
-    behind = f" and slows the steps behind by {format_duration(loader.settling)}" if loader.settling else ""
+    behind = f" and slows the next steps by {format_duration(loader.settling)}" if loader.settling else ""
     takes = f"takes {format_duration(start.value)}{behind}, again every {steps:.0f} steps"
     summary = f"Ending and starting {loader.workers} workers {takes}"
     saving = scaled(more(start, loader.settling), 1 / steps)
@@ -383,16 +385,16 @@ def workers_restarted(loader: LoaderUse) -> Finding | None:
 def per_sample_fetch(loader: LoaderUse) -> Finding | None:
     """Tensors that are already in memory are read one sample at a time
 
-    What it means: The dataset is a tensor in memory, yet each batch is made by indexing it once per sample and stacking
-    the pieces: hundreds of tiny operators where one would do.
+    What it means: The dataset is a tensor in memory, yet each batch is made by indexing it once per sample and
+    stacking the pieces. That is hundreds of tiny operators instead of one.
 
-    How we know: The dataset holds its data as tensors and has no __getitems__; the time per item and per collated batch
-    is measured, without garbage collection. Indexing a whole batch at once still copies its bytes, which is taken for
-    the collating (twice that for the lower bound); the rest of the wait can be saved.
+    How we know: The dataset holds its data as tensors and has no __getitems__; the time per item and per collated
+    batch is measured, without garbage collection. Indexing a whole batch at once still copies its bytes, which
+    takes about as long as collating (twice that for the lower bound). The rest of the wait can be saved.
 
-    What helps: Index whole batches: give the dataset a __getitems__(indices) with a collate_fn that takes the batch as
-    it is, or drop the DataLoader: for index in torch.randperm(n).split(batch_size): x, y = data[index], labels[index].
-    Workers do not help: they add the hand-over of each batch.
+    What helps: Index whole batches: give the dataset a __getitems__(indices), and a collate_fn that takes the batch
+    as it is. Or drop the DataLoader: for index in torch.randperm(n).split(batch_size): x, y = data[index],
+    labels[index]. Workers do not help: they add the transfer of each batch.
 
     When to ignore it: When each sample is transformed by Python code that cannot take a batch.
     """
@@ -407,7 +409,7 @@ def per_sample_fetch(loader: LoaderUse) -> Finding | None:
     gain = wait.value - copying
     saving = capped(modelled(gain, max(0.1 * gain, wait.low - 2 * copying), wait.high, wait.samples), wait)
     summary = (
-        f"{loader.dataset} in memory is indexed {loader.batch_size} times a batch: "
+        f"{loader.dataset} in memory is indexed {loader.batch_size} times per batch: "
         f"{format_duration(produced)} to make what one indexing could, {format_duration(wait.value)} waited"
     )
     advice = "Index whole batches (__getitems__, or data[indices] without a DataLoader)"
@@ -422,12 +424,13 @@ def slow_collate(loader: LoaderUse, case: Case) -> Finding | None:
     What it means: The function that puts items together (collate_fn) is the slow part of the input: padding in Python,
     lists of numbers, conversions item by item.
 
-    How we know: Reading and collating are timed apart, in the process that does them. The rule fires when collating is
-    at least half of the two; the savings are its share of the wait, and at most the collating of a step.
+    How we know: Reading and collating are timed separately, in the process that does them. The rule fires if
+    collating is at least half of the two. The savings are its share of the wait, and at most the collating of a
+    step.
 
-    What helps: Make one array or tensor for the whole batch (torch.nn.utils.rnn.pad_sequence, np.stack, one
-    torch.from_numpy) instead of one per item; pad into a preallocated tensor; sort by length so that there is less
-    padding; tokenise and convert once, before training.
+    What helps: Make one array or tensor for the whole batch instead of one per item
+    (torch.nn.utils.rnn.pad_sequence, np.stack, one torch.from_numpy). Pad into a preallocated tensor; sort by
+    length so that there is less padding. Tokenise and convert once, before training.
 
     When to ignore it: When workers already hide it: then there is no wait, and the rule does not fire.
     """
@@ -446,7 +449,7 @@ def slow_collate(loader: LoaderUse, case: Case) -> Finding | None:
         what = "default_collate"
         advice = "Return whole batches from the dataset (__getitems__), or larger items"
         advice += ": stacking many small ones is slow."
-    taken = f"{format_duration(collate.value)} a batch, {format_share(share)} of its making"
+    taken = f"{format_duration(collate.value)} per batch, {format_share(share)} of the time to make it"
     summary = f"{what} takes {taken}; steps wait {format_duration(loader.wait.value)}"
     saving = capped(scaled(loader.wait, min(1.0, share)), scaled(collate, loader.demand))
     # The input's hottest line may be an item's; this is about the line below the function that collates.
@@ -459,20 +462,20 @@ def slow_collate(loader: LoaderUse, case: Case) -> Finding | None:
 def slow_transfer(step: StepSummary, categories: tuple[CategoryUse, ...], case: Case) -> Finding | None:
     """Moving the batch to the device takes time
 
-    What it means: The copy of each batch from the CPU's to the device's memory is in the way of training: it is
-    blocking, it comes from pageable memory, or it carries more bytes than the model needs.
+    What it means: The copy of each batch from CPU memory to the device delays training: it is blocking, it comes
+    from pageable memory, or it carries more bytes than the model needs.
 
-    How we know: The lines that move the batch are timed in the steps. With a device trace, the savings have two parts:
-    copies to the device that no kernel hides, and the time that the device idles while the CPU stages pageable memory.
-    Their shares of all exposed copies and of all waits in the traced steps are taken of the breakdown's copy and sync
-    categories. The line is one that moves the batch, else one that was seen to move a tensor from the CPU. On a CPU
-    there is nothing to move.
+    How we know: The lines that move the batch are timed in the steps. With a device trace, the savings have two
+    parts: copies to the device that no kernel hides, and the device's idle time while the CPU stages pageable
+    memory. Their shares of all exposed copies and of all waits in the traced steps are applied to the breakdown's
+    copy and sync categories. The line is one that moves the batch, else one that was seen to move a tensor from the
+    CPU. On a CPU there is nothing to move.
 
-    What helps: Pinned memory in the loader together with non_blocking=True; sending bytes (uint8 pixels, int32 tokens)
-    and converting on the device; one copy per batch in place of one per tensor.
+    What helps: Pinned memory in the loader together with non_blocking=True. Send bytes (uint8 pixels, int32 tokens)
+    and convert on the device. Send one copy per batch in place of one per tensor.
 
-    When to ignore it: When the copy overlaps with kernels of the step before: then its duration is long and nothing is
-    to be saved.
+    When to ignore it: When the copy overlaps with kernels of the step before: then it takes long, but nothing can
+    be saved.
     """
     if step.device == "cpu":
         return None
@@ -566,11 +569,11 @@ def batch_preparation(step: StepSummary, phases: tuple[CategoryUse, ...], case: 
     What it means: Lines of the loop make the next batch (slicing, tokenising, augmenting, converting) while the model
     waits.
 
-    How we know: The lines of the loop that make what the model is then called with are timed one by one, in a few
-    steps. Their sum can be saved; where the lines were too many to time, the step's input phase is.
+    How we know: The loop's lines that make the model's inputs are timed one by one, in a few steps. Their sum can
+    be saved; if there were too many lines to time, the step's input phase can.
 
-    What helps: Do once, before the loop, what is the same in every step; prepare whole batches with one array
-    operation; move the work into a Dataset and let workers do it during the step; on a device, do it there.
+    What helps: Do once, before the loop, what is the same in every step. Prepare whole batches with one array
+    operation. Move the work into a Dataset and let workers do it during the step. On a device, do it there.
 
     When to ignore it: When the batch depends on the model's last output (reinforcement learning, self-play).
     """
@@ -609,20 +612,20 @@ def padded_tokens(
 ) -> Finding | None:
     """Much of a batch is padding
 
-    What it means: Rows of tokens are filled up to one length. The filler is embedded, multiplied and attended to like
+    What it means: Rows of tokens are padded to one length. The padding is embedded, multiplied and attended to like
     words, and its gradients are computed: all for nothing.
 
-    How we know: The first steps' batches are looked at: the share of the numbers at the ends (or fronts) of rows that
-    are nowhere else in them. Where none are of tokens, pad_sequence shows in profiled steps which rows it fills up. The
-    rule fires from a quarter on. The savings are that share of the computing in forward and backward; an update costs
-    the same. Sorting by length leaves some of the padding, and attention grows with the square of the length, so the
-    interval is wide. A batch that is packed (pack_padded_sequence) computes none of it. The line is the one of the
-    loader's code that fills rows up, where it runs in this process.
+    How we know: Padding is measured in the first steps' batches: numbers that repeat at the ends (or starts) of
+    rows and appear nowhere else in them. If no batch has tokens, pad_sequence shows in profiled steps which rows it
+    pads. The rule fires from a quarter on. The savings are that share of the computing in forward and backward; an
+    update costs the same. Sorting by length leaves some of the padding, and attention grows with the square of the
+    length, so the interval is wide. A packed batch (pack_padded_sequence) computes no padding. The line is the one
+    of the loader's code that pads the rows, if it runs in this process.
 
-    What helps: Pad to the longest row of the batch, not to a fixed length; make batches of rows of similar length
-    (RM111; Hugging Face's Trainer by group_by_length=True, from version 5 on by
-    train_sampling_strategy="group_by_length"); or pack rows end to end, with a mask or position ids that keep them
-    apart, or nested tensors (torch.nested with the jagged layout).
+    What helps: Pad to the longest row of the batch, not to a fixed length. Or make batches of rows of similar
+    length: RM111, or in Hugging Face's Trainer group_by_length=True (from version 5 on
+    train_sampling_strategy="group_by_length"). Or pack rows end to end, with a mask or position ids that separate
+    them, or use nested tensors (torch.nested with the jagged layout).
 
     When to ignore it: When shapes must stay fixed: for a compiler without dynamic shapes, or CUDA graphs. A few fixed
     lengths keep most of the gain then.
@@ -658,7 +661,7 @@ def slow_sampler(loader: LoaderUse) -> Finding | None:
     them are timed. The rest of the wait is the sampler. The rule fires if that is half of the wait or more.
 
     What helps: Draw the indices of a whole epoch at once (torch.multinomial, rng.choice(size=batches * batch_size),
-    torch.randperm) and return them batch by batch. Keep sorted or searched data between batches, as arrays.
+    torch.randperm) and return them batch by batch. Keep sorted or indexed data between batches, as arrays.
 
     When to ignore it: When each batch depends on the model's output for the last one.
     """

@@ -32,22 +32,22 @@ BY_ITEMS = 4
 
 @rule("ST111", "avoidable-item-work", supersedes=("input-wait", "too-few-workers", "slow-collate"), at_setting=True)
 def avoidable_item_work(step: StepSummary, loader: LoaderUse, paths: tuple[PathUse, ...], case: Case) -> Finding | None:
-    """One loop, or one call, takes most of the making of a batch
+    """One loop, or one call, takes most of the time to make a batch
 
-    What it means: A Python loop over single values (pixels, pairs, words, characters), a small function that is called
-    thousands of times, or one call that need not be done for each item (a resampling of what is then cropped, a sort of
-    everything, a copy, a save) is most of what the training waits for. Workers would only spread that time over CPUs;
-    written another way, it is gone.
+    What it means: One piece of your own code is most of what the training waits for. It is a Python loop over
+    single values (pixels, pairs, words, characters), or a small function that is called thousands of times. Or it
+    is one call that not every item needs: a resampling of what is then cropped, a sort of everything, a copy, a
+    save. Workers would only spread that time over CPUs; written another way, it is gone.
 
-    How we know: The lines of your own code below the loader are timed in a few steps, with how often each runs, in a
-    worker, too; of a long call the first lines, which stand for the rest. A loop counts from a thousand rounds per step
-    on, of twenty microseconds at most, and from four rounds for each item on; a call by the steps that were profiled
-    with stacks. The rule fires where this is 60 % of the making of a batch and a tenth of the step. What reads, decodes
-    or waits is left to ST101 and ST102: each item needs it. So are items of which steps waited two and a half times as
-    long before lines were timed: they may be kept since.
+    How we know: The lines of your own code below the loader are timed and counted in a few steps, also in a worker;
+    in a long call the first lines represent the rest. A loop counts from a thousand rounds per step and four rounds
+    per item on, if a round takes at most twenty microseconds. A call counts if steps that were profiled with stacks
+    show it. The rule fires if this is 60 % of the time to make a batch and a tenth of the step. Code that reads,
+    decodes or waits belongs to ST101 and ST102, because each item needs it. So do items if steps waited two and a
+    half times as long for them before lines were timed: they may be cached since.
 
-    What helps: Array operations over all rounds at once; or once for each sample, before training, where the result is
-    the same in every epoch. Then only as many workers as the rest needs.
+    What helps: Array operations over all rounds at once. Or do it once for each sample, before training, if the
+    result is the same in every epoch. Then set only as many workers as the rest needs.
 
     When to ignore it: When each round needs the result of the one before; numba compiles such a loop.
     """
@@ -77,7 +77,7 @@ def avoidable_item_work(step: StepSummary, loader: LoaderUse, paths: tuple[PathU
         modelled(LIKELY * saved, SURE * saved, loader.wait.high, loader.wait.samples),
         category="input",
         source=source,
-        evidence=(*filter(None, (source.text,)), f"That is {format_share(part)} of the making of a batch."),
+        evidence=(*filter(None, (source.text,)), f"That is {format_share(part)} of the time to make a batch."),
     )
 
 
@@ -108,7 +108,7 @@ def _calls(line: SourceLine, case: Case) -> tuple[str, str, float]:
 
 
 def _workers(case: Case, loader: LoaderUse) -> str:
-    """What more workers would do for it, where they would help."""
+    """Sentence on what more workers would save, if they help."""
     model = supply(case, loader)
     if model is None or loader.in_memory_tensors or model.best <= loader.workers:
         return ""

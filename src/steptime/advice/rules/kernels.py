@@ -73,12 +73,12 @@ HALF = frozenset({"float16", "bfloat16"})
 SOFTMAX = frozenset({"_softmax", "softmax", "_safe_softmax", "_softmax_backward_data", "_masked_softmax"})
 """Forward and backward, with or without a mask."""
 BETWEEN = POINTWISE | {"copy", "clone", "_to_copy", "masked_fill", "tril", "triu"}
-"""Operators between the two products: scale, mask, dropout, casts."""
+"""Operators between the two matmuls: scale, mask, dropout, casts."""
 SHORTEST_SEQUENCE = 32
 """Least length of a sequence: a softmax over fewer is the one of a classifier, or too small to matter."""
 SURE_PASSES, MOST_PASSES = 0.5, 1.3
 """Fraction of the passes over the weights: a fused kernel still computes them, from memory on the chip; above all of
-it, because the two products no longer write and read them either."""
+it, because the two matmuls no longer write and read them either."""
 COPIES_OF = {
     "DtoH": ("from the device", "Read less often, and with non_blocking=True into pinned memory."),
     "DtoD": (
@@ -87,11 +87,11 @@ COPIES_OF = {
     ),
     "PtoP": (
         "between devices",
-        "Place what works together on one device, or copy on a stream of its own while kernels run.",
+        "Put tensors that are used together on one device, or copy on a stream of its own while kernels run.",
     ),
     "memset": (
         "that fill memory",
-        "Allocate with empty() what is overwritten anyhow, and zero_grad(set_to_none=True).",
+        "Use empty() for tensors that are overwritten anyway, and zero_grad(set_to_none=True).",
     ),
 }
 """Kinds of copies that are examined here, in words, and what to do; those to the device are the batch's, ST107."""
@@ -160,20 +160,21 @@ def memory_bound_pointwise(step: StepSummary, operators: tuple[OperatorUse, ...]
     What it means: Activations, norms, masks and arithmetic between the matmuls read a whole tensor and write a
     whole tensor each; the memory is busy, the arithmetic units are idle.
 
-    How we know: Each operator's floating-point operations and bytes are computed from its shapes and set against the
-    peaks of this machine. Those that are pointwise and below the machine's balance are added up, without the optimizer.
-    Fusing a chain of k keeps one of k passes over memory; half of the time is the promise, 30 % to all of it the
-    interval. A transcendental function (tanh, exp, gelu) or random numbers (dropout) that a processor makes at less
-    than a quarter of its bandwidth, or of what plain operators reach next to it, are bound by arithmetic, which fusing
-    leaves, and do not count. A device's trace shows the chains themselves: kernels in a row on tensors of one size.
-    There the bytes of the tensors in between, which a fused kernel neither writes nor reads, are at saving.
+    How we know: Each operator's floating-point operations and bytes are computed from its shapes and compared with
+    the peaks of this machine. Pointwise operators below the machine's balance are added up, without the optimizer.
+    Fusing a chain of k keeps one of k passes over memory; the savings are half of the time, with an interval from
+    30 % to all of it. Transcendental functions (tanh, exp, gelu) and random numbers (dropout) may be bound by
+    arithmetic, which fusing does not save. They do not count below a quarter of the processor's bandwidth, or of
+    what plain operators next to them reach. A device's trace shows the chains themselves: kernels in a row on
+    tensors of one size. There the savings come from the bytes of the tensors in between, which a fused kernel
+    neither writes nor reads.
 
-    What helps: torch.compile fuses such chains; so do ready-made operators (scaled_dot_product_attention, layer_norm, a
-    gelu in place of its formula), in-place operators where autograd allows them, and lower precision, which halves the
-    bytes.
+    What helps: torch.compile fuses such chains, and so do ready-made operators (scaled_dot_product_attention,
+    layer_norm, a gelu in place of its formula). Also in-place operators where autograd allows them, and lower
+    precision, which halves the bytes.
 
-    When to ignore it: When the tensors are small enough to stay in the cache: then dispatch is the price, see ST301 and
-    ST302.
+    When to ignore it: When the tensors are small enough to stay in the cache: then dispatch is the cost, see ST301
+    and ST302.
     """
     if case.chains:
         return _from_chains(case)
@@ -250,10 +251,10 @@ def copies_and_casts(step: StepSummary, operators: tuple[OperatorUse, ...], case
     How we know: The profile times the copying operators in forward and backward (not the optimizer, not the move to the
     device); on a device, their kernels.
 
-    What helps: Convert once, at the input; keep one type and one layout through the model; use reshape and views; let
-    autocast keep its cache; take data that is float32 already.
+    What helps: Convert once, at the input. Keep one dtype and one layout through the model; use reshape and views;
+    let autocast keep its cache. Load data that is float32 already.
 
-    When to ignore it: When they belong to autocast on large matmuls: the products gain more than the copies
+    When to ignore it: When they belong to autocast on large matmuls: the matmuls gain more than the copies
     cost.
     """
     if case.kernels:
@@ -277,7 +278,7 @@ def _usual(operators: Iterable[OperatorUse]) -> Iterator[OperatorUse]:
 
 
 def _copies(uses: Sequence[OperatorUse | KernelUse], kind: str, time: float, step: StepSummary) -> str:
-    """How many they are, what they take and move."""
+    """Summary of copies: number, time and bytes."""
     moved = sum(use.bytes or 0.0 for use in uses)
     takes = f"{sum(use.calls for use in uses):.0f} {kind} take {in_step(time, step)}"
     return takes + (f", moving {format_bytes(moved)}" if moved else "")
@@ -313,8 +314,8 @@ def awkward_dimensions(step: StepSummary, kernels: tuple[KernelUse, ...]) -> Fin
     How we know: The trace has the shapes of the matmuls. Those with a dtype for Tensor Cores and such a dimension
     are compared with their roofline; part of the difference can be saved.
 
-    What helps: Round sizes up: a vocabulary of 50257 to 50304, classes of 1001 to 1008, hidden sizes to multiples
-    of 64, the batch or the sequence to multiples of 8.
+    What helps: Round sizes up: a vocabulary of 50257 to 50304, 1001 classes to 1008, hidden sizes to multiples of
+    64, the batch or the sequence to multiples of 8.
 
     When to ignore it: When the data fixes the dimension, and padding it would cost more than it saves.
     """
@@ -334,12 +335,13 @@ def awkward_dimensions(step: StepSummary, kernels: tuple[KernelUse, ...]) -> Fin
 def unflashed_attention(step: StepSummary, kernels: tuple[KernelUse, ...]) -> Finding | None:
     """Attention writes its weights to memory and reads them back
 
-    What it means: A product, a softmax and another product compute attention step by step: the matrix of weights, a row
-    per query and a column per key, goes to memory and back several times. It grows with the square of the sequence.
+    What it means: A matmul, a softmax and another matmul compute attention step by step. The matrix of weights, a
+    row per query and a column per key, goes to memory and back several times. It grows with the square of the
+    sequence.
 
-    How we know: A softmax over a tensor whose last two dimensions are those of the result of a batched matmul
-    in the same step, and every pointwise operator on tensors of just that size. The shapes are in the trace; without
-    them (record_shapes) this is not seen. The savings are the time of these passes; the products stay.
+    How we know: A softmax has a tensor whose last two dimensions are those of a batched matmul's result in the same
+    step. Every pointwise operator on tensors of that size counts. The shapes are in the trace; without them
+    (record_shapes) the rule sees nothing. The savings are the time of these passes; the matmuls stay.
 
     What helps: torch.nn.functional.scaled_dot_product_attention, which picks a fused kernel; in transformers
     attn_implementation="sdpa" or "flash_attention_2". It falls back to the slow path for float32 masks of some shapes,
@@ -360,7 +362,7 @@ def unflashed_attention(step: StepSummary, kernels: tuple[KernelUse, ...]) -> Fi
 
 
 def _weights(kernels: Iterable[KernelUse]) -> frozenset[tuple[int, int]]:
-    """(queries, keys) of every softmax whose input is as large as the result of a batched product."""
+    """(queries, keys) of every softmax whose input is as large as the result of a batched matmul."""
     kernels = tuple(kernels)
     products = {_product(use) for use in kernels if plain_name(use.operator) in {"bmm", "baddbmm"}}
     found = set()
@@ -396,8 +398,8 @@ def exposed_copies(step: StepSummary, copies: tuple[CopyUse, ...], case: Case) -
     """Copies run while nothing else does
 
     What it means: The device's copy engines move data while its arithmetic units idle: results on their way to the
-    host, tensors that are laid out anew, memory that is filled. DistributedDataParallel copies each gradient out of its
-    bucket when the exchange is done; these copies are reported by themselves, with what the device idles for their
+    host, tensors that change their layout, memory that is filled. DistributedDataParallel copies each gradient out
+    of its bucket after the exchange. These copies are reported separately, with the device's idle time for their
     launches.
 
     How we know: The copies are in the trace with their direction and size; exposed is the time in which nothing but
@@ -408,7 +410,7 @@ def exposed_copies(step: StepSummary, copies: tuple[CopyUse, ...], case: Case) -
     zero_grad(set_to_none=True), which is the default since torch 2.0. For those of DistributedDataParallel:
     gradient_as_bucket_view=True, with which a gradient is a part of its bucket.
 
-    When to ignore it: When it is a checkpoint or an evaluation that happened to fall into the trace.
+    When to ignore it: When it is a checkpoint or an evaluation that happened to be in the trace.
     """
     yield from _out_of_buckets(case)
     others = [use for use in copies if use.operator != BUCKET_TO_GRADIENT]
@@ -455,15 +457,15 @@ def dominant_operator(step: StepSummary, operators: tuple[OperatorUse, ...], cas
 
     What it means: Whatever else is made faster, this operator decides how long the step is.
 
-    How we know: The kernels' times are added by the operator that launched them. Where its arithmetic and bytes are
-    known, what is above the machine's peaks can be saved, as far as good kernels come near them; else nothing is
-    promised and this is a note. So it is on a processor, where the operators themselves are timed.
+    How we know: The kernels' times are added by the operator that launched them. If its arithmetic and bytes are
+    known, the time above the machine's peaks can be saved, as far as good kernels reach them. Else there are no
+    savings and this is a note. On a CPU the operators themselves are timed, with the same result.
 
     What helps: Another implementation of this one operator: another layout (channels_last), another dtype, a fused
     form, another algorithm (torch.backends.cudnn.benchmark for convolutions of fixed size), a smaller size.
 
-    When to ignore it: When it is the matmul that the model is made of, near its upper bound: then it is the
-    work itself.
+    When to ignore it: When it is the matmul that the model is made of, near the device's peak: then it is the work
+    itself.
     """
     if not case.kernels:
         return _longest_operator(case)
@@ -478,10 +480,10 @@ def dominant_operator(step: StepSummary, operators: tuple[OperatorUse, ...], cas
     summary = f"{name} takes {in_step(time, step)}, more than any other operator"
     lost = above_peaks(uses)
     if all(use.at_roofline is not None for use in uses) and ratio(lost, time) >= 1 - REACHABLE:
-        advice = "It stays far below its upper bound: try another layout, dtype or implementation of it."
+        advice = "It runs far below the machine's peak: try another layout, dtype or implementation of it."
         saving = modelled(lost, 0.3 * lost, lost, step.steady)
         return replace(about_kernels(dominant_operator, uses, summary, advice, saving), weight=Weight.FINDING)
-    advice = "It runs near its upper bound: only less work, or a cheaper dtype, makes it faster."
+    advice = "It runs near the machine's peak: only less work, or a cheaper dtype, makes it faster."
     if any(use.at_roofline is None for use in uses):
         advice = "Look at this operator first."
     evidence = tuple(map(as_evidence, longest(uses)))
@@ -489,7 +491,7 @@ def dominant_operator(step: StepSummary, operators: tuple[OperatorUse, ...], cas
 
 
 def _longest_operator(case: Case) -> Finding | None:
-    """On a processor. Products that compute are what a model is made of."""
+    """On a processor. Matmuls that compute are what a model is made of."""
     longest_one = max(case.operators, key=_duration)
     taken = steady_time([longest_one], case.operators, case.categories, case.machine)
     part = ratio(longest_one.duration, sum(use.duration for use in case.operators))
@@ -506,27 +508,27 @@ def _longest_operator(case: Case) -> Finding | None:
 def slow_arithmetic(
     operators: tuple[OperatorUse, ...], settings: SettingsUse, machine: MachineUse, case: Case
 ) -> Finding | None:
-    """Simple arithmetic takes many times as long as its bytes
+    """Simple arithmetic takes many times as long as moving its bytes
 
-    What it means: Additions, products and roots should take as long as memory needs to bring their tensors. Two things
-    make a processor ten to a hundred times slower: numbers so near to zero that they are denormal (below 1.2e-38 in
-    float32: squares of faint activations, an optimizer's averages of vanished gradients), and operands whose layouts
-    differ (x + y.t()), which are read element by element.
+    What it means: Additions, products and roots should take as long as reading and writing their tensors. Two
+    things make a processor ten to a hundred times slower. Denormal numbers: below 1.2e-38 in float32, such as
+    squares of faint activations or an optimizer's averages of vanished gradients. Operands whose layouts differ (x
+    + y.t()), which are read element by element.
 
-    How we know: The operator's bytes, computed from its shapes, at the copy bandwidth of this machine with as many
-    threads: most calls took more than ten times that (a single one may have waited for a processor), with 20 us a call
-    at least and 16 MB at most; a fused or foreach call has 20 us for each of the optimizer's parameters. Of a job that
-    shares its processors, the part counts in which it had one; where that is less than a quarter, or three quarters
-    with several threads, nothing is reported, as a call is over when its last thread has had its turn. A small tensor,
-    which torch gives to fewer threads, has their part of the bandwidth. The time above three times that and those 20 us
-    is the upper bound of the savings. Processors differ: a Zen 4 is slow in roots and quotients of denormals only,
-    others in products, too.
+    How we know: The lower bound of a call is its bytes, computed from its shapes, at this machine's copy bandwidth
+    with as many threads. An operator counts if most of its calls took more than ten times that, at least 20 us
+    each, on at most 16 MB. (A single slow call may have waited for a processor.) A fused or foreach call has 20 us
+    for each of the optimizer's parameters. In a job that shares its processors, only the share of time in which it
+    had one counts. If that is less than a quarter, or three quarters with several threads, nothing is reported,
+    because a call ends with its last thread. A small tensor, which torch gives to fewer threads, has their part of
+    the bandwidth. The upper bound of the savings is the time above three lower bounds and those 20 us. Processors
+    differ: a Zen 4 is slow in roots and quotients of denormals only, others in products, too.
 
-    What helps: torch.set_flush_denormal(True) at the start of the script takes denormals for zero; `try` measures it.
-    Better: keep values away from zero (an epsilon inside of the root, a larger eps of the optimizer, normalised
-    inputs). Where layouts differ, .contiguous() once, outside of the loop.
+    What helps: torch.set_flush_denormal(True) at the start of the script treats denormals as zero; `steptime try`
+    measures it. Better: keep values away from zero (an epsilon inside the root, a larger eps of the optimizer,
+    normalised inputs). If layouts differ, call .contiguous() once, outside of the loop.
 
-    When to ignore it: When the values below 1.2e-38 matter.
+    When to ignore it: When values below 1.2e-38 matter.
     """
     if case.kernels or not machine.measured or not machine.copy_bytes:
         return None
@@ -612,26 +614,28 @@ def _is_slow(use: OperatorUse, rate: _Rate) -> bool:
     by_line=True,
 )
 def work_without_gradient(step: StepSummary, operators: tuple[OperatorUse, ...], case: Case) -> Finding | None:
-    """The forward pass computes what no gradient flows through
+    """The forward pass computes results that get no gradient
 
-    What it means: Some operators of the model's forward depend on no parameter that is trained: a mask, a position
-    code, a normalised adjacency, features of a frozen backbone. A value that does not depend on the batch either is
-    computed anew in each step for nothing. Others do, but the loss does not use their result: a head, a branch.
+    What it means: Some operators of the model's forward depend on no trained parameter: a mask, a position code, a
+    normalised adjacency, features of a frozen backbone. If they do not depend on the batch either, each step
+    computes the same again. Others do depend on trained parameters, but the loss does not use their result: a head,
+    a branch.
 
-    How we know: Operators that run while gradients are on have a number, and backward's frames have the numbers of the
-    operators that they differentiate; what nobody differentiates is counted, with all that it calls. Work under
-    torch.no_grad() has no number and is left out. One behind which the number is higher has made a node of the graph:
-    its result needs a gradient, and no loss leads to it; where the job detaches tensors, these are left out, as their
-    values may be used. The dependence on the batch is not known: all of it is the upper
-    bound, and the interval starts at a tenth. Where the model is called several times per step and the same operators
-    of the same lines run both with and without a backward, it is a call of the model that the loss does not use.
+    How we know: Operators that run while gradients are on have a sequence number, and backward's frames have the
+    numbers of the operators that they differentiate. Operators that no frame differentiates count, with all that
+    they call. Work under torch.no_grad() has no number and does not count. If the number is higher after an
+    operator, its result needs a gradient, but no loss leads to it. In a job that detaches tensors these are
+    excluded, because their values may be used. Whether an operator depends on the batch is not known: the upper
+    bound is all of the time, and the interval starts at a tenth. A model may be called several times per step, and
+    the same operators of the same lines run both with and without a backward. Then the finding is a call of the
+    model that the loss does not use.
 
-    What helps: Compute it once, in __init__, and keep it with register_buffer; what depends on the sample only, once
-    for each sample in the dataset; what a frozen part computes, once for all epochs. What no loss uses: leave it out,
-    or compute it where you look at it, under torch.no_grad(). A second call of the model, for a
-    metric: use the outputs of the first, or look every n-th step under torch.no_grad().
+    What helps: Compute it once, in __init__, and keep it with register_buffer. Results that depend only on the
+    sample: once per sample, in the dataset. Results of a frozen part: once for all epochs. Results that no loss
+    uses: leave them out, or compute them where you need them, under torch.no_grad(). A second call of the model for
+    a metric: use the outputs of the first, or call it every n-th step under torch.no_grad().
 
-    When to ignore it: When it depends on the batch and must be made on the device, as augmentations are.
+    When to ignore it: When it depends on the batch and must be computed on the device, as augmentations must.
     """
     alone = [use for use in operators if not use.differentiated]
     spent = steady_time(alone, operators, case.categories, case.machine)
@@ -641,22 +645,22 @@ def work_without_gradient(step: StepSummary, operators: tuple[OperatorUse, ...],
     source = next((use.place for use in longest_first if use.place is not None), None)
     names = ", ".join(dict.fromkeys(use.name for use in longest_first[:MOST_NAMES]))
     saving = partly(spent, 1.0, CONSTANT, step)
-    summary = f"Operators of forward that no gradient flows through take {in_step(spent, step)}: {names}"
+    summary = f"Forward operators that get no gradient take {in_step(spent, step)}: {names}"
     advice = (
-        "What does not depend on the batch: compute it once (register_buffer). Else: once a sample, in the dataset."
+        "If they do not depend on the batch, compute them once (register_buffer); else once per sample, in the dataset."
     )
     if (model := _called_besides(case, alone)) is not None:
         often = f"{model.path} runs {model.calls:.3g} times per step, and not every result reaches the loss"
         summary = f"{often}: {in_step(spent, step)}"
-        advice = "For a metric use the outputs that the loss is made of, or look every n-th step under torch.no_grad()."
+        advice = "For a metric, reuse the loss's outputs, or compute it every n-th step under torch.no_grad()."
     elif sum(use.unreached for use in alone) >= MOSTLY_UNREACHED * sum(use.duration for use in alone):
         summary = f"Forward computes what no loss uses: {in_step(spent, step)}: {names}"
-        advice = "Leave it out of the training step, or compute it where you look at it, under torch.no_grad()."
+        advice = "Leave it out of the training step, or compute it where you need it, under torch.no_grad()."
     return work_without_gradient.finding(summary, advice, saving, category="compute", source=source)
 
 
 def _is_periodic(case: Case, alone: Sequence[OperatorUse]) -> bool:
-    """True if most of it runs every so many steps only: ST905 says what and where."""
+    """True if most of the operator's time is in every n-th step: ST905 reports it."""
     periodic = sum(use.duration for use in alone if case.period is not None and use.name in case.period.alone)
     return 2 * periodic > sum(use.duration for use in alone)
 
@@ -679,7 +683,7 @@ def _called_besides(case: Case, alone: Sequence[OperatorUse]) -> ModuleUse | Non
 def parametrization_again(step: StepSummary, modules: tuple[ModuleUse, ...], case: Case) -> Iterator[Finding]:
     """A parametrized weight is computed several times in one forward
 
-    What it means: torch.nn.utils.parametrize computes a weight (orthogonal, symmetric, normalized) anew on each
+    What it means: torch.nn.utils.parametrize computes a weight (orthogonal, symmetric, normalized) again on each
     access. A cell that runs once per time step accesses it each time, though it cannot change within the step;
     backward goes through every computation.
 
@@ -698,7 +702,7 @@ def parametrization_again(step: StepSummary, modules: tuple[ModuleUse, ...], cas
         spent = use.share * step.duration.value
         again = spent * (1 - 1 / times)
         owner = use.path.replace(".parametrizations.", ".")
-        summary = f"{owner} is computed {times:.0f} times a forward: {in_step(spent, step)}"
+        summary = f"{owner} is computed {times:.0f} times per forward: {in_step(spent, step)}"
         looping = [line for line in case.lines if line.role == "forward" and line.hits >= times]
         source = max(looping, key=lambda line: line.duration.value).source if looping else None
         advice = "Wrap the forward in torch.nn.utils.parametrize.cached(), so that the weight is computed once."
@@ -710,16 +714,16 @@ def parametrization_again(step: StepSummary, modules: tuple[ModuleUse, ...], cas
 def graph_again(step: StepSummary, backward_again: Estimate, lines: tuple[LineUse, ...] = ()) -> Finding | None:
     """Backward goes through the same graph twice in a step
 
-    What it means: A graph that is kept (retain_graph=True) is gone through by each backward that reaches it. The
-    discriminator's loss reaches back through the generator where its images are not detached, and these gradients are
-    thrown away; several losses of one forward are differentiated one by one.
+    What it means: With retain_graph=True, each backward that reaches a graph runs through it again. The
+    discriminator's loss reaches back through the generator if its images are not detached, and these gradients are
+    thrown away. Or several losses of one forward are differentiated one by one.
 
-    How we know: Each operator of forward has a number, and the frames of autograd have the numbers of the operators
-    that they differentiate. A number that comes a second time in a step is counted, unless gradients were wanted of
-    gradients. The line is the first of the loop's that calls backward.
+    How we know: Each operator of forward has a sequence number, and the frames of autograd have the numbers of the
+    operators that they differentiate. A number that appears twice in a step counts, except in gradients of
+    gradients. The line is the first one of the loop that calls backward.
 
-    What helps: detach() what the first loss must not train (fake.detach()), and no retain_graph; add losses up, and
-    call backward once.
+    What helps: Call detach() on what the first loss must not train (fake.detach()), and leave out retain_graph. Add
+    losses up, and call backward once.
 
     When to ignore it: When each loss needs its own gradients (gradient surgery, balancing of losses).
     """
@@ -727,6 +731,6 @@ def graph_again(step: StepSummary, backward_again: Estimate, lines: tuple[LineUs
         return None
     backwards = [line.source for line in lines if line.role == "backward"]
     source = min(backwards, key=lambda line: line.place, default=None)
-    summary = f"Backward goes through a graph that it has gone through before: {in_step(backward_again.value, step)}"
-    advice = "detach() what the first loss must not train, without retain_graph; or add the losses and go through once."
+    summary = f"Backward runs through the same graph again: {in_step(backward_again.value, step)}"
+    advice = "detach() what the first loss must not train, without retain_graph; or add the losses for one backward."
     return graph_again.finding(summary, advice, capped(backward_again, step.duration), source=source)

@@ -63,14 +63,15 @@ def thread_oversubscription(
 ) -> Finding | None:
     """The job itself runs more threads than it has CPUs
 
-    What it means: Each training process computes with its own threads, and the loader's workers come on top. When they
-    are more than the CPUs, threads of one operator wait for each other while others run: steps become slow and
-    irregular.
+    What it means: Each training process computes with its own threads, and the loader's workers are added to these.
+    If there are more of them than CPUs, threads of one operator wait for each other while others run: steps become
+    slow and irregular.
 
-    How we know: intra-op threads x training processes on this host + workers (of each the part of its time in which it
-    makes batches and needs a CPU for that), against the CPUs that the process may use (affinity and container limits
-    counted); and the CPUs were in fact busy, or tasks waited for them. The upper bound is the share of the threads that
-    have no CPU; how much of it is real only a trial shows, so the interval is wide.
+    How we know: The number of threads is intra-op threads x training processes on this host + workers, each worker
+    with the share of its time in which it needs a CPU. It is compared with the CPUs that the process may use
+    (affinity and container limits included). The CPUs must also have been busy, or tasks must have waited for them.
+    The upper bound is the share of the threads that have no CPU. Only a trial shows how much of it is real, so the
+    interval is wide.
 
     What helps: OMP_NUM_THREADS (or torch.set_num_threads) = CPUs / training processes, minus what the workers need;
     fewer workers.
@@ -124,9 +125,9 @@ def _advice(settings: SettingsUse, loader: LoaderUse | None) -> str:
 def background_load(contention: Contention) -> Finding | None:
     """Other processes used the CPUs while this was measured
 
-    What it means: The machine was shared. Times of the CPU, of the loader and of CPU operators contain waiting for a
-    CPU, and the largest category may be the one that suffered most, not the one to mend. The verdict is called likely
-    where the steps stayed even all the same, and unclear where they did not.
+    What it means: The machine was shared. Times of the CPU, of the loader and of CPU operators include waiting for
+    a CPU. The largest category may be the one that suffered most, not the one to fix. The result is called likely
+    if the steps stayed even all the same, and unclear if they did not.
 
     How we know: CPU time of the job's processes and of everything else is read once or twice a second, and the kernel's
     pressure figure where it exists. The rule fires when others took a tenth of the CPUs or more and CPUs were short.
@@ -134,7 +135,7 @@ def background_load(contention: Contention) -> Finding | None:
     What helps: Measure again when the machine is quiet, or on CPUs of its own (taskset, a cgroup, an exclusive job in
     the queue).
 
-    When to ignore it: When that load is always there in production too: then it is part of what is measured.
+    When to ignore it: When that load is always there in production, too.
     """
     pressure = contention.pressure
     if not others_took_cpus(contention):
@@ -149,7 +150,7 @@ def background_load(contention: Contention) -> Finding | None:
 
 
 ALIKE = (
-    "Draw items of like size together (sort a pool by length, then batch neighbours): each is filled up to the longest "
+    "Draw items of like size together (sort a pool by length, then batch neighbours): each is padded to the longest "
     "of its batch."
 )
 
@@ -162,12 +163,12 @@ def unstable_steps(contention: Contention, lengths: LengthUse | None = None) -> 
     Averages hide both.
 
     How we know: The spread is the interquartile range of the steady steps over their median; the drift compares the
-    ends of the run. What the model is given in each profiled step is held against the step's time: where one follows
-    from the other (correlation from 0.8 on), the rule says so.
+    two ends of the run. Each profiled step's input sizes are compared with its time; if they correlate (from 0.8
+    on), the rule says so.
 
-    What helps: For spread: look at the series of steps in the report; variable shapes, a loader that delivers in
-    bursts, and other load on the machine are the usual causes. For drift: something grows (a list of losses that keeps
-    its graphs, a log, a replay buffer).
+    What helps: For spread, look at the series of steps in the report. The usual causes are variable shapes, a
+    loader that delivers in bursts, and other load on the machine. For drift, something grows: a list of losses that
+    keeps their graphs, a log, a replay buffer.
 
     When to ignore it: When batches differ in size by design.
     """
@@ -212,19 +213,19 @@ def few_steps(step: StepSummary) -> Finding | None:
 
 @rule("ST807", "device-not-traced", weight=Weight.CAVEAT)
 def device_not_traced(step: StepSummary) -> Finding | None:
-    """The trace shows that kernels were launched, and none of them
+    """The trace has kernel launches, but no kernels
 
-    What it means: The job ran on a device, but the profiler recorded the CPU only. The apparent computing here is the
-    host that launches; whether the device was busy meanwhile is not known.
+    What it means: The job ran on a device, but the profiler recorded the CPU only. The apparent compute time is the
+    CPU launching kernels; whether the device was busy meanwhile is not known.
 
-    How we know: The trace holds calls that launch kernels (cudaLaunchKernel, hipLaunchKernel, graphs), or collectives
-    of a library that works on devices only (nccl:all_reduce), and no kernel, copy or fill.
+    How we know: The trace has calls that launch kernels (cudaLaunchKernel, hipLaunchKernel, graphs), or collectives
+    of a library for devices only (nccl:all_reduce), but no kernel, copy or fill.
 
-    What helps: Profile with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA] (also for AMD). When that was
-    asked for, the device's tracer did not start: another profiler or a monitoring daemon holds it (CUPTI serves one at
-    a time), or the driver does not allow it.
+    What helps: Profile with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA] (also for AMD). If you did,
+    the device's tracer did not start: another profiler or a monitoring daemon holds it (CUPTI serves one at a
+    time), or the driver does not allow it.
 
-    When to ignore it: When only the CPU's side was meant to be looked at.
+    When to ignore it: When you meant to look at the CPU's side only.
     """
     if not step.untraced:
         return None
@@ -237,49 +238,49 @@ def device_not_traced(step: StepSummary) -> Finding | None:
 
 @rule("ST816", "unrecorded-work", weight=Weight.CAVEAT)
 def unrecorded_work(step: StepSummary, categories: tuple[CategoryUse, ...]) -> Finding | None:
-    """The device was at work that the trace does not hold
+    """The device was busy with work that the trace does not have
 
-    What it means: For a part of the step the trace shows an idle device, although the CPU had launched the next kernel
-    and was done with it. The device was still at something that was not recorded: kernels launched before the profiler
-    began, events that its buffers lost, graphs or streams that it does not see, another process on the device. Nothing
-    on the CPU is to blame for that time, and what filled it is not known.
+    What it means: For a part of the step the trace shows an idle device, although the CPU had already launched the
+    next kernel. The device was busy with unrecorded work: kernels launched before the profiler started, events that
+    its buffers lost, graphs or streams that it does not see, or another process on the device. The CPU did not
+    cause that time, and what filled it is not known.
 
-    How we know: The call that launched the kernel which ends the idle time had returned more than 50 microseconds
-    before that kernel began, and launching takes a tenth of that. Or the CPU waited for the device, for longer than a
-    millisecond, although of all that was recorded the device had nothing to do.
+    How we know: Either the launch of the kernel that ends the idle time had returned more than 50 microseconds
+    before that kernel started; a launch takes a tenth of that. Or the CPU waited for the device for more than a
+    millisecond, while the device had no recorded work.
 
     What helps: Record several whole steps (torch.profiler.schedule with a warm-up), or synchronise the device before
     the profiler starts; profile in the process that owns the device, alone on it.
 
-    When to ignore it: When the idle time is the trace's first and the steps behind it are whole.
+    When to ignore it: When the idle time is the trace's first and the later steps are complete.
     """
     lost = named(categories, "unrecorded")
     if lost is None or ratio(lost.duration.value, step.duration.value) < LEAST_UNRECORDED:
         return None
-    summary = f"The device was at work that was not recorded: {in_step(lost.duration.value, step)}"
+    summary = f"The device did work that was not recorded: {in_step(lost.duration.value, step)}"
     return unrecorded_work.finding(summary, how_to_record(step))
 
 
 @rule("ST820", "graph-capture", weight=Weight.CAVEAT)
 def graph_capture(step: StepSummary) -> Finding | None:
-    """A graph is captured in the steps: calls in it launch nothing
+    """The steps capture a graph: calls in it launch nothing
 
-    What it means: A CUDA or HIP graph is recorded once (torch.cuda.graph, torch.compile with mode="reduce-overhead",
-    an inference server that starts) and launched as one later. While it is recorded, operators and launches go through
-    the CPU and nothing runs: the device idles, and what looks like overhead is paid once.
+    What it means: A CUDA or HIP graph is recorded once and later launched as one (torch.cuda.graph, torch.compile
+    with mode="reduce-overhead", an inference server that starts). During the capture the CPU runs operators and
+    launches, but nothing executes: the device idles, and what looks like overhead is paid once.
 
-    How we know: The time between cudaStreamBeginCapture and cudaStreamEndCapture (hipStream…) of one thread, where it
+    How we know: The time between cudaStreamBeginCapture and cudaStreamEndCapture (hipStream…) of one thread, if it
     is a tenth of the step or more.
 
-    What helps: Trace steps behind the capture, which launch the graph (torch.profiler.schedule with a warm-up).
+    What helps: Trace steps after the capture, which launch the graph (torch.profiler.schedule with a warm-up).
 
-    When to ignore it: When the capture itself is to be made quicker, or a graph is captured in each step.
+    When to ignore it: When you want to speed up the capture itself, or each step captures a graph.
     """
     graphs = step.graphs
     if graphs is None or ratio(graphs.capturing, step.duration.value) < LEAST_CAPTURING:
         return None
     captured = format_count(graphs.captures, "graph")
-    summary = f"{captured} captured here, in which launches run nothing: {in_step(graphs.capturing, step)}"
+    summary = f"{captured} captured here; its launches run nothing:  {in_step(graphs.capturing, step)}"
     return graph_capture.finding(summary, "Trace later steps, which launch the graph: a capture is paid once.")
 
 
@@ -287,12 +288,12 @@ def graph_capture(step: StepSummary) -> Finding | None:
 def graph_launches(step: StepSummary) -> Finding | None:
     """Kernels of a graph have no operator of their own
 
-    What it means: A CUDA or HIP graph is one launch of many kernels. The trace has no operator, shape or line for each
-    of them: their work has no model, and findings about them can name kernels alone. Where a graph's kernels are not
-    in the trace at all, the time in which it ran is unrecorded.
+    What it means: A CUDA or HIP graph is one launch of many kernels. The trace has no operator, shape or line for
+    each of them: their cost is unknown, and findings can only name kernels. If a graph's kernels are not in the
+    trace at all, the time in which it ran is unrecorded.
 
-    How we know: Kernels that have the correlation of a cudaGraphLaunch (hipGraphLaunch), by their number and time; and
-    such calls that no kernel belongs to.
+    How we know: Kernels with the correlation of a cudaGraphLaunch (hipGraphLaunch), by number and time, and such
+    calls without any kernels.
 
     What helps: Trace the job once without graphs (torch.compile without mode="reduce-overhead", enforce_eager=True of
     vLLM, --disable-cuda-graph of SGLang): its kernels are the same and have operators, shapes and lines.
@@ -308,7 +309,7 @@ def graph_launches(step: StepSummary) -> Finding | None:
     reported = f"{kernels} came from {launched}" + (
         f"; {graphs.empty:.3g} left none in the trace" if graphs.empty else ""
     )
-    advice = "Their operators, shapes and lines are in a trace of the job without graphs."
+    advice = "Trace the job without graphs to see their operators, shapes and lines."
     return graph_launches.finding(reported if graphs.kernels else lost, advice)
 
 
@@ -316,22 +317,21 @@ def graph_launches(step: StepSummary) -> Finding | None:
 def too_few_threads(
     operators: tuple[OperatorUse, ...], settings: SettingsUse, contention: Contention, case: Case
 ) -> Finding | None:
-    """Operators are held to fewer threads than there are CPUs idle
+    """Operators use fewer threads than there are idle CPUs
 
-    What it means: OMP_NUM_THREADS limits the threads that one operator computes with. torchrun sets it to 1 for every
-    process where the user has not, which suits training on devices; a job that computes on the CPU then leaves the
-    others idle.
+    What it means: OMP_NUM_THREADS limits the threads that one operator computes with. torchrun sets it to 1 for
+    every process unless the user sets it. That suits training on devices; a job that computes on the CPU then
+    leaves most CPUs idle.
 
-    How we know: The variable is set, and torch follows it; at least twice as many threads would fit the CPUs that the
-    process may use (its share of them where several training processes run on this host, one left to a loader's
-    workers); and that many CPUs were idle in fact. The savings are the time of the operators that arithmetic or memory
-    bounds, which spreads over threads where one call is large enough for that; how much of it is real only a trial
-    shows, so the interval is wide. A job that calls torch.set_num_threads itself has decided, and is left alone.
+    How we know: Three conditions: the variable is set and torch follows it; twice as many threads or more would fit
+    the CPUs that the process may use; that many CPUs were in fact idle. Several training processes on this host
+    share its CPUs, and one CPU is left to a loader's workers. The savings are the time of operators that arithmetic
+    or memory bounds and whose calls are large enough for several threads. Only a trial shows how much of it is
+    real, so the interval is wide. A job that calls torch.set_num_threads itself is left alone.
 
     What helps: OMP_NUM_THREADS = CPUs / training processes.
 
-    When to ignore it: When the idle CPUs belong to somebody else, or the step consists of operators too small to be
-    shared.
+    When to ignore it: When the idle CPUs belong to somebody else, or the step's operators are too small to share.
     """
     best, threads = fitting_threads(settings, case.loader), max(1, settings.intra_op_threads)
     if settings.omp_num_threads != str(threads) or best < SPEEDUP * threads or case.step.device != "cpu":
@@ -374,7 +374,7 @@ def _too(held: Sequence[GpuUse], worst: GpuUse) -> str:
 
 
 def _part_of_link(use: GpuUse) -> float:
-    """Its bandwidth, as a part of what device and slot can do; 1 where it is unknown."""
+    """Link bandwidth as a fraction of what device and slot can do; 1 if unknown."""
     if not (use.width and use.max_width and use.generation and use.max_generation):
         return 1.0
     return use.width / use.max_width * 2.0 ** (use.generation - use.max_generation)
@@ -387,16 +387,16 @@ def gpu_slowed(step: StepSummary, categories: tuple[CategoryUse, ...], gpus: tup
     What it means: The driver runs the GPU below its clock because it is too hot, or because the board does not get the
     power that it asks for. Everything that the device computes takes longer, today and not tomorrow.
 
-    How we know: NVIDIA's driver gives its reasons for a lower clock about once a second: hardware slowdown, heat, power
-    brake. The rule fires where one of them holds in a quarter of the samples of the steady steps in which the GPU was
-    at work, and the clock is a tenth below its highest. Each GPU on which the process has a context counts by itself,
-    and no other GPU of the machine. The savings are at most the part of the computing that the clock is lower by; what
-    waits for memory does not follow it, so that the interval is wide.
+    How we know: NVIDIA's driver gives its reasons for a lower clock about once a second: hardware slowdown, heat,
+    power brake. Only samples of steady steps in which the GPU was busy count. The rule fires if one of these holds
+    in a quarter of them, and the clock is a tenth below its highest. Each GPU that the process uses counts by
+    itself, and no other GPU of the machine. The savings are at most the part of the computing that the clock is
+    lower by. Memory-bound work does not follow the clock, so the interval is wide.
 
     What helps: Cooling (air flow, dust, the neighbouring card), the power cables and the supply; another node of the
     cluster. nvidia-smi -q -d PERFORMANCE,TEMPERATURE shows the state now.
 
-    When to ignore it: When the machine's room is always that warm: then it is how fast this machine is.
+    When to ignore it: When the machine's room is always that warm.
     """
     lost = {use: use.slowed * (1 - ratio(use.slowed_clock, use.max_clock)) for use in gpus}
     held = [use for use in lost if use.slowed >= LEAST_HELD and lost[use] >= LEAST_SLOWER * use.slowed]
@@ -420,8 +420,8 @@ def gpu_power_capped(gpus: tuple[GpuUse, ...]) -> Finding | None:
     What it means: The driver lowers the clock so that the GPU stays within its power limit. Large matmuls do
     that to most boards. It is how fast the device is, unless somebody has set the limit below the board's own.
 
-    How we know: NVIDIA's driver gives its reasons for a lower clock about once a second. The rule fires where the power
-    cap holds in a quarter of the samples of the steady steps in which the GPU was at work, and the clock is a tenth
+    How we know: NVIDIA's driver gives its reasons for a lower clock about once a second. The rule fires if the
+    power cap holds in a quarter of the samples of steady steps in which the GPU was busy, and the clock is a tenth
     below its highest.
 
     What helps: nvidia-smi -q -d POWER shows the limit in force and the board's default; an administrator can raise it
@@ -453,7 +453,7 @@ def narrow_link(step: StepSummary, gpus: tuple[GpuUse, ...], case: Case) -> Find
     together. The best of the samples in which the GPU was at work counts, because an idle link is slowed down to save
     power. The savings are the part of the exposed copies that the full link would take off.
 
-    What helps: Another slot; the card seated anew; the slot's lanes and generation in the firmware; another node.
+    What helps: Another slot; the card reseated; the slot's lanes and generation in the firmware; another node.
 
     When to ignore it: When hardly anything is copied: then it is reported as a note.
     """

@@ -37,9 +37,10 @@ def recomputation(
     What it means: torch.utils.checkpoint drops activations and computes them again in backward: less memory, about a
     third more time.
 
-    How we know: Forward operators that run again inside backward are summed, on a CPU with the Python around them. The
-    rule fires when the peak of memory is not known or leaves at least 30 % of the device free. Gradients of gradients
-    run forward operators in backward, too: there a line must have been seen to call torch.utils.checkpoint.
+    How we know: Forward operators that run again inside backward are summed, on a CPU with the Python around them.
+    The rule fires if the peak of memory is not known or leaves at least 30 % of the device free. Gradients of
+    gradients run forward operators in backward, too: there a line must have been seen to call
+    torch.utils.checkpoint.
 
     What helps: Checkpoint fewer blocks (every second one), or only what is cheap to compute again (selective
     checkpointing), until memory is used; or use the free memory for a larger batch.
@@ -69,19 +70,20 @@ def memory_leak(memory: MemoryUse, step: StepSummary) -> Finding | None:
     What it means: Each step leaves something behind: a list of outputs or losses, a running sum that drags its graph
     along, a hook or a closure that keeps activations. The job ends when memory does.
 
-    How we know: Memory is sampled about twice a second. Its slope over the steps is the median of all pairs'
-    (Theil and Sen), with an interval from a bootstrap of blocks; the first quarter of the run and the windows of our
-    own profiler are left out. The rule fires when the interval is above zero, memory has grown by a megabyte, and the
-    series keeps rising: a sawtooth does not, nor does a cache that fills up. Python's garbage collector shows what
-    holds the new objects, at three step boundaries, a few steps apart, and once more where memory grows and nothing was
-    found, for what not every step leaves behind, such as the outputs of an evaluation. Graphs that nothing else holds
-    come from backward(create_graph=True), whose gradient and graph hold each other: the line of that call is named. In
-    a run that is too short for a slope, the rule fires if something holds more graphs of autograd at each boundary. The
-    time until memory is full is the free memory divided by the growth.
+    How we know: Memory is sampled about twice a second. Its slope over the steps is the median of all pairs' (Theil
+    and Sen), with an interval from a bootstrap of blocks. The first quarter of the run and the windows of
+    steptime's own profiler are excluded. The rule fires if the interval is above zero, memory has grown by a
+    megabyte, and the series keeps rising: a sawtooth does not, nor does a cache that fills up. Python's garbage
+    collector shows what holds the new objects, at three step boundaries a few steps apart. If memory grows and
+    nothing was found, it looks once more for what not every step leaves behind, such as the outputs of an
+    evaluation. Graphs that nothing else holds come from backward(create_graph=True), whose gradient and graph hold
+    each other: the line of that call is named. In a run that is too short for a slope, the rule fires if something
+    holds more graphs of autograd at each boundary. The time until memory is full is the free memory divided by the
+    growth.
 
-    What helps: Keep numbers, not tensors: `total += loss.detach()`, `losses.append(loss.item())` now and then. Remove
-    hooks when they have served; empty what is collected. functools.lru_cache(maxsize=…) for a cache of results; a
-    generator in place of itertools.cycle, which keeps all items of its first pass.
+    What helps: Keep numbers, not tensors: `total += loss.detach()`, or `losses.append(loss.item())` every n-th
+    step. Remove hooks after use; empty lists that collect. Use functools.lru_cache(maxsize=…) for a cache of
+    results, and a generator in place of itertools.cycle, which keeps all items of its first pass.
 
     When to ignore it: When something is meant to grow: a replay buffer that is filling up, a cache with a limit.
     """
@@ -119,7 +121,7 @@ def _found_keeping(holder: HolderUse, holders: Sequence[HolderUse]) -> Finding:
 
 def _kept(holder: HolderUse) -> str:
     """Objects that one holder holds on to, as evidence."""
-    named = f"The {holder.kind} {holder.name}" if holder.kind else "Something that was not found"
+    named = f"The {holder.kind} {holder.name}" if holder.kind else "An unknown object"
     if holder.entries and not holder.tensors:
         most = f", up to {holder.most:,}" if holder.most is not None else ""
         return f"{named} grows by {holder.entries:,.0f} entries with every step{most}."
@@ -131,7 +133,7 @@ def _kept(holder: HolderUse) -> str:
 
 def _advice(holder: HolderUse | None) -> str:
     if holder is None:
-        return "Nothing that Python keeps was seen to grow: look for buffers of extensions, loaders and loggers."
+        return "No Python object was seen to grow: look for buffers of extensions, loaders and loggers."
     name = holder.name or "it"
     if holder.kind == "gradient of":
         return (
@@ -139,17 +141,17 @@ def _advice(holder: HolderUse | None) -> str:
         )
     if holder.kind == "cycle":
         return (
-            "itertools.cycle keeps every item of its first pass to give it again: write a generator that starts the "
-            "loader anew (while True: yield from loader)."
+            "itertools.cycle keeps every item of its first pass to repeat it: write a generator that restarts the "
+            "loader (while True: yield from loader)."
         )
     if holder.kind == "cache" and holder.most is None:
         return limit_of_cache(name)
     if holder.kind == "hook":
-        return f"The hook keeps what it is given in {name}: keep less, or remove it with handle.remove()."
+        return f"The hook stores its arguments in {name}: store less, or remove it with handle.remove()."
     if holder.graph:
         return f"Keep what {name} needs without its graph: .detach(), or .item() once in a while."
     if holder.most is not None:
-        return f"{name} has a limit: see whether what it will hold then fits into memory."
+        return f"{name} has a limit: check that it fits into memory when full."
     return f"Empty {name}, or keep less in it."
 
 
@@ -179,35 +181,35 @@ def memory_fragmentation(memory: MemoryUse) -> Finding | None:
 
 @rule("ST704", "memory-near-capacity", weight=Weight.NOTE)
 def memory_near_capacity(memory: MemoryUse) -> Finding | None:
-    """The peak of memory is close to what there is
+    """The peak of memory is close to the limit
 
-    What it means: A longer sequence, a larger batch or a fragment more ends the job with "out of memory".
+    What it means: A longer sequence, a larger batch or a little fragmentation ends the job with "out of memory".
 
-    How we know: The most that the process held (reserved on a device, resident on a CPU) is compared with what it may
-    have: the device's memory, its container's limit, or the machine's memory. The rule fires from 92 % on.
+    How we know: The most memory that the process held (reserved on a device, resident on a CPU) is compared with
+    its limit: the device's memory, its container's limit, or the machine's memory. The rule fires from 92 % on.
 
     What helps: Activation checkpointing, bfloat16, a smaller micro-batch with accumulation, an optimizer with less
     state. `steptime memory` says how much each would free.
 
-    When to ignore it: When all steps are of one size and the job has run for long: then it fits.
+    When to ignore it: When all steps are of one size and the job has run for hours: then it fits.
     """
     peak, capacity = memory.peak, memory.capacity
     if not capacity or peak < NEAR * capacity:
         return None
-    share = f"{format_share(peak / capacity)} of the {format_bytes(capacity)} that there are"
+    share = f"{format_share(peak / capacity)} of the {format_bytes(capacity)} available"
     summary = f"The peak of {format_bytes(peak)} is {share}"
-    return memory_near_capacity.finding(summary, "See with steptime memory what would free how much.")
+    return memory_near_capacity.finding(summary, "steptime memory shows what frees how much.")
 
 
 @rule("ST705", "allocator-retries", weight=Weight.NOTE)
 def allocator_retries(memory: MemoryUse) -> Finding | None:
-    """The device's allocator gives its cache back to serve requests
+    """The device's allocator frees its cache to serve requests
 
-    What it means: A request did not fit: the allocator waited for the device, gave everything that was cached back to
-    the driver, and asked again. Each takes milliseconds, and the next failure ends the job.
+    What it means: A request did not fit: the allocator waited for the device, returned all cached memory to the
+    driver, and asked again. Each retry takes milliseconds, and the next failure ends the job.
 
-    How we know: The allocator counts its retries (num_alloc_retries); those of the steps behind the warm-up are divided
-    by the steps.
+    How we know: The allocator counts its retries (num_alloc_retries). Those after the warm-up are divided by the
+    number of steps.
 
     What helps: Less memory at the peak, or PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.
 
@@ -224,11 +226,11 @@ def allocator_retries(memory: MemoryUse) -> Finding | None:
 def optimizer_memory(memory: MemoryUse) -> Finding | None:
     """The optimizer's state is a large part of the memory
 
-    What it means: Adam keeps two numbers for each parameter. With small activations they are most of the memory, and
-    what a smaller batch would save is little.
+    What it means: Adam keeps two numbers for each parameter. With small activations they are most of the memory,
+    and a smaller batch saves little.
 
-    How we know: The elements of the optimizers' parameters times the tensors that their type keeps, in float32, against
-    the peak. The rule fires from 35 % and a quarter of a gigabyte on.
+    How we know: The number of elements of the optimizers' parameters, times the state tensors of the optimizer's
+    type, in float32, is compared with the peak. The rule fires from 35 % and a quarter of a gigabyte on.
 
     What helps: An 8-bit optimizer, one without second moments per parameter (Adafactor, Lion, SGD), or sharding over
     ranks (ZeroRedundancyOptimizer, FSDP).

@@ -80,20 +80,20 @@ LEAST_SHARE_OF_ZEROS = 0.03
 def optimizer_share(step: StepSummary, optimizers: tuple[OptimizerUse, ...], case: Case) -> Finding | None:
     """The optimizer takes a large part of the step
 
-    What it means: Updating the parameters takes long in comparison with forward and backward: the batch is small for
-    the number of parameters, or the update is done tensor by tensor.
+    What it means: Updating the parameters takes long compared with forward and backward: the batch is small for the
+    number of parameters, or the update is done tensor by tensor.
 
-    How we know: The optimizer's step() is timed in every step; where a device decides how long the step is, its kernels
-    are, as the CPU only launches them, or waits for room in the driver's queue. At best, reading and writing
-    parameters, gradients and state once at the measured bandwidth remains, and on a CPU Python's time for each tensor;
-    the rest is the saving.
+    How we know: The optimizer's step() is timed in every step. If a device decides how long the step is, its
+    kernels are timed instead, as the CPU only launches them, or waits for room in the driver's queue. At best, one
+    pass over parameters, gradients and state at the measured bandwidth remains, and on a CPU Python's time for each
+    tensor. The savings are the rest.
 
     What helps: fused=True (one pass over memory), foreach=True (fewer dispatches); stepping less often by accumulating
     gradients; a larger batch; freezing what does not train; an optimizer with less state.
 
-    When to ignore it: When the batch size is fixed by the method and the optimizer is fused already: then this is its
-    price. LBFGS, which iterates over its history, and SparseAdam, whose time depends on the lookups (see ST511), are
-    left out: no lower bound of them is known.
+    When to ignore it: When the batch size is fixed by the method and the optimizer is already fused. LBFGS, which
+    iterates over its history, and SparseAdam, whose time depends on the lookups (see ST511), are excluded: no lower
+    bound of them is known.
     """
     duration = total(use.duration for use in optimizers)
     least = LEAST_SHARE_OF_FUSED if all(use.fused for use in optimizers) else LEAST_SHARE
@@ -144,8 +144,8 @@ def dense_embedding_gradient(step: StepSummary, optimizers: tuple[OptimizerUse, 
     How we know: The savings are the optimizer's time times the share of such embeddings in its elements, and what
     backward takes to fill their gradients with zeros and to add the rows that were looked up.
 
-    What helps: Embedding(..., sparse=True) with SparseAdam, SGD or Adagrad for that table (the moments of untouched
-    rows then stay as they are, which changes Adam's curve slightly). Or give the table its own optimizer, which
+    What helps: Embedding(..., sparse=True) with SparseAdam, SGD or Adagrad for that table. The moments of other
+    rows then stay as they are, which changes Adam's curve slightly. Or give the table its own optimizer, which
     steps less often.
 
     When to ignore it: When each batch looks up most rows (a small vocabulary), or when the output layer shares the
@@ -181,11 +181,11 @@ def single_tensor_optimizer(step: StepSummary, optimizers: tuple[OptimizerUse, .
     What it means: Each parameter tensor is updated by a dozen small operators of its own. With hundreds of tensors that
     is thousands of dispatches per step, and several passes over memory where one would do.
 
-    How we know: The optimizer was made with foreach=False, or on a CPU, where torch does not choose foreach by itself,
-    and without fused. Its step() is timed; one pass over parameters, gradients and state at the machine's bandwidth is
-    what would remain, and on a CPU what Python spends on each tensor all the same. A trace shows it by the operators
-    inside the optimizer's annotation (none of foreach, none fused); there its time is the device's, from its first
-    kernel to the end of its last.
+    How we know: The optimizer was made with foreach=False, or on a CPU, where torch does not choose foreach by
+    itself, and without fused. Its step() is timed. The lower bound is one pass over parameters, gradients and state
+    at the machine's bandwidth, and on a CPU Python's time for each tensor. A trace shows it by the operators inside
+    the optimizer's annotation (none of foreach, none fused); there its time is the device's, from its first kernel
+    to the end of its last.
 
     What helps: fused=True where the optimizer has it (Adam, AdamW, SGD, Adagrad), else foreach=True on CUDA. The
     numbers change in the last bits.
@@ -213,7 +213,7 @@ def single_tensor_optimizer(step: StepSummary, optimizers: tuple[OptimizerUse, .
 
 
 def _single_tensor(use: OptimizerUse, device: str) -> bool:
-    """True if it works tensor by tensor though torch offers something better for this device."""
+    """True if the optimizer works tensor by tensor though torch offers something better for this device."""
     if use.fused or use.foreach:
         return False
     if use.kernels is not None and use.foreach is None:
@@ -232,10 +232,11 @@ def zeroed_gradients(
     What it means: zero_grad(set_to_none=False) writes zeros into every gradient, and backward then reads them, adds its
     result and writes the sum. Dropped gradients (the default since torch 2.0) are simply put in place.
 
-    How we know: Outside of forward and backward, operators fill as many bytes with zeros as the gradients have; away
-    from the optimizer as many tensors, too, and at most twice the bytes, as a loss's sums fill. They are timed in the
-    profiled steps, and so are as many additions in backward, which dropped gradients would not need, unless an update
-    has several backwards. Where the lines that call zero_grad are timed and take far less, something else fills them.
+    How we know: Outside of forward and backward, operators fill as many bytes with zeros as the gradients have.
+    Away from the optimizer they must also fill as many tensors, and at most twice the bytes, because a loss fills
+    sums, too. These fills are timed in the profiled steps. So are as many additions in backward, which dropped
+    gradients would not need, unless an update has several backwards. If the lines that call zero_grad are timed and
+    take far less, something else fills with zeros.
 
     What helps: optimizer.zero_grad() without set_to_none=False; model.zero_grad() likewise.
 
@@ -272,16 +273,17 @@ def update_by_hand(
     """The loop updates the parameters itself, one tensor at a time
 
     What it means: No optimizer of torch steps: a loop over the parameters, or a class of the job's own, applies the
-    gradients. Each tensor costs several small operators and, where a product is made first, a temporary of its size.
+    gradients. Each tensor costs several small operators, and a product costs a temporary of the tensor's size.
 
-    How we know: Steps end with backward, as no optimizer's step() was seen. Outside of forward and backward, operators
-    change as many bytes in place as the model's parameters have, and lines that run at least once for each parameter
-    take the time. One pass over parameters, gradients and one state at the machine's bandwidth is what would remain.
+    How we know: Steps end with backward, as no optimizer's step() was seen. Outside of forward and backward,
+    operators change as many bytes in place as the model's parameters have, and lines that run at least once for
+    each parameter take the time. The lower bound is one pass over parameters, gradients and one state at the
+    machine's bandwidth.
 
-    What helps: The optimizer of torch.optim that does the same, with fused=True where it has it; for an update of your
-    own torch._foreach_add_ and the like on the lists of parameters and gradients, under torch.no_grad().
+    What helps: The optimizer of torch.optim that does the same, with fused=True where it exists. For an update of
+    your own, torch._foreach_add_ and the like on the lists of parameters and gradients, under torch.no_grad().
 
-    When to ignore it: When the update is the subject of the work, and each tensor needs another one.
+    When to ignore it: When the update is the subject of the work, and each tensor needs a different one.
     """
     own = hand_made_update(case)
     if not own:
@@ -304,24 +306,24 @@ def gradients_for_nothing(
     modules: tuple[ModuleUse, ...] = (),
     dropped: tuple[UnusedPass, ...] = (),
 ) -> Iterator[Finding]:
-    """Gradients are computed that no optimizer takes
+    """Gradients are computed that no optimizer uses
 
-    What it means: Backward goes through all that leads to the loss. The discriminator's loss goes through the generator
-    where its images are not detached, and the next zero_grad() sets these gradients to nothing. A backbone that is left
-    out of the optimizer, or a teacher without torch.no_grad(), gets gradients that add up.
+    What it means: Backward computes gradients of everything that leads to the loss. The discriminator's loss
+    reaches the generator if its images are not detached, and the next zero_grad() drops these gradients. A backbone
+    that is not in the optimizer, or a teacher without torch.no_grad(), accumulates gradients.
 
     How we know: In a few steps the graph of each backward is walked to the parameters. Their gradients are followed
-    until an optimizer steps with them, or they are set to None or zeros. The profiled pass with the same graph has the
-    time of the nodes that lead to dropped gradients only; of those that lead to others too, half counts. A gradient is
-    used where somebody holds it, or an operator takes tensors of its shape between pass and update. Of a tuple that
-    torch.autograd.grad gives, the code of the caller shows what it reads, where it does no more with it than to index
-    it by constants or to unpack it. Without that,
-    parameters that have a gradient and are in no optimizer are counted to their modules, whose backward is known; where
-    mostly other tensors are updated than the modules' own (copies, flat shards), it is silent.
+    until an optimizer steps with them, or until they are set to None or zeros. The profiled pass with the same
+    graph has the time of the nodes that lead to dropped gradients only; of nodes that lead to others too, half
+    counts. A gradient is used if somebody holds it, or if an operator takes tensors of its shape between pass and
+    update. The caller's code shows which gradients of torch.autograd.grad it reads, if it only indexes the tuple by
+    constants or unpacks it. Without such a walk, parameters that have a gradient and are in no optimizer count, by
+    their modules, whose backward is known. The rule is silent if the update mostly changes tensors other than the
+    modules' own (copies, flat shards).
 
-    What helps: detach() what one part gives before the other's loss uses it, or make it under torch.no_grad(), which
-    keeps no activations either; requires_grad_(False) on parameters that are not trained, or not by this loss. Ask
-    torch.autograd.grad for the gradients that are read only.
+    What helps: Call detach() on what one part returns before the other's loss uses it, or compute it under
+    torch.no_grad(), which keeps no activations either. Set requires_grad_(False) on parameters that are not
+    trained, or not by this loss. Ask torch.autograd.grad only for the gradients that you read.
 
     When to ignore it: When the gradients themselves are wanted (saliency), or the loop updates these parameters itself.
     """
@@ -353,15 +355,16 @@ def passes_through_one_graph(step: StepSummary, passes: PassUse) -> Finding | No
     What it means: A loop asks for the gradient of one sample, or of one output, after the other, with
     retain_graph=True. Each pass runs backward through the whole batch, with zeros for all but one row.
 
-    How we know: Passes of a step are counted. From the sixteenth on, the line that starts four of them is looked at,
-    and one node at the end of their graphs: the same for all, from different results. Micro-batches have a graph each.
-    Passes of products with a vector, and through gradients, do not count: the next may depend on the last.
+    How we know: Passes of a step are counted. From the sixteenth on, the line that starts four of them is examined:
+    do their graphs have the same last node, reached from different results? Micro-batches have a graph each. Passes
+    of products with a vector, and through gradients, do not count: the next may depend on the last.
 
-    What helps: All gradients at once: torch.autograd.grad(…, is_grads_batched=True), torch.func.vmap of
-    torch.func.grad (or jacrev). Where only the sum of the gradients is needed, one backward of the sum. Per sample, a
-    forward and backward of that sample alone computes one row in place of all.
+    What helps: All gradients at once: torch.autograd.grad(…, is_grads_batched=True), or torch.func.vmap of
+    torch.func.grad (or jacrev). If only the sum of the gradients is needed, one backward of the sum. For single
+    samples, forward and backward of that sample alone compute one row instead of all.
 
-    When to ignore it: When the gradients of all samples together do not fit into memory; then take them in parts.
+    When to ignore it: When the gradients of all samples together do not fit into memory; then compute them in
+    parts.
     """
     spent = passes.duration.value
     if not passes.shared:
@@ -388,12 +391,12 @@ def sparse_gradient_of_all_rows(
 ) -> Finding | None:
     """The gradient of an embedding is sparse, and a step looks up as many rows as the table has
 
-    What it means: A sparse gradient has a row for each lookup, and many are for the same row of the table. SparseAdam
-    sorts and sums them in each step, then gathers and scatters its moments. A dense gradient is as large as the table,
-    and rows add up in place: less work, once a step looks up as many rows as there are.
+    What it means: A sparse gradient has a row for each lookup, and many are for the same row of the table.
+    SparseAdam sorts and sums them in each step, then gathers and scatters its moments. A dense gradient is as large
+    as the table, and rows are added in place. That is less work once a step looks up as many rows as there are.
 
-    How we know: The profile has the lookups with the shapes of table and index, and whether their gradient is sparse;
-    the optimizer is timed. The part that is saved was measured in 42 sizes (torch 2.13, one thread).
+    How we know: The profile has the lookups with the shapes of table and index, and whether their gradient is
+    sparse; the optimizer is timed. The fraction saved was measured in 42 sizes (torch 2.13, one thread).
 
     What helps: sparse=False, and Adam with fused=True for the table.
 
@@ -453,7 +456,7 @@ def _of_asked(facts: PassFacts, spent: float, saving: Estimate, case: Case) -> F
     places, given = ends.get(facts.read, ""), _given(facts.site)
     wanted = f"{given}{places}" if places and given else f"the {len(facts.read)} that the caller reads"
     summary = f"Nobody reads {left} of the {facts.asked} gradients that torch.autograd.grad takes"
-    advice = f"Ask for the gradients of {wanted} only: backward does not go to the others then."
+    advice = f"Ask for the gradients of {wanted} only: backward then skips the others."
     evidence = (f"The unread gradients have {facts.elements:,} numbers.",)
     return gradients_for_nothing.finding(
         f"{summary}: {in_step(spent, case.step)}",
@@ -559,18 +562,18 @@ def _is_trained_before(module: ModuleUse, modules: Sequence[ModuleUse]) -> bool:
 def single_tensor_clipping(step: StepSummary, kernels: tuple[KernelUse, ...], case: Case) -> Finding | None:
     """Gradients are clipped tensor by tensor
 
-    What it means: The norm of each gradient is computed, and each is scaled, by kernels of its own: two launches for
-    each parameter, of a few microseconds of work. clip_grad_norm_ does so with foreach=False, or where gradients are of
-    several types; loops over model.parameters() always do.
+    What it means: Each gradient has kernels of its own for its norm and its scaling: two launches per parameter, of
+    a few microseconds of work. clip_grad_norm_ does so with foreach=False, or if gradients are of several types;
+    loops over model.parameters() always do.
 
-    How we know: As many kernels of a norm as there are parameters, and as many products in place behind them; torch's
-    batched form has a handful (_foreach_norm, _foreach_mul_). The savings are what the device idles while these are
-    launched, and what the kernels take beyond their bytes; the interval starts at the idle time alone.
+    How we know: The trace has as many kernels of a norm as there are parameters, and as many products in place
+    after them; torch's batched form has a handful (_foreach_norm, _foreach_mul_). The savings are the device's idle
+    time for these launches, and the kernels' time beyond their bytes; the interval starts at the idle time alone.
 
     What helps: torch.nn.utils.clip_grad_norm_(model.parameters(), limit, foreach=True), which is the default on CUDA;
     in a loop of your own torch._foreach_norm and torch._foreach_mul_. A fused optimizer can take the scale itself.
 
-    When to ignore it: When every gradient is to be clipped by its own norm.
+    When to ignore it: When every gradient must be clipped by its own norm.
     """
     norms = [use for use in kernels if plain_name(use.operator) in NORM_OF_ONE]
     tensors = sum(use.calls for use in norms)
@@ -603,7 +606,7 @@ def many_groups(
     implementation gets one tensor at a time.
 
     How we know: The optimizer's groups and their different sets of options are counted. The time of step() beyond
-    what the memory's bandwidth requires is shared out over the groups.
+    what the memory's bandwidth requires is divided among the groups.
 
     What helps: Collect the parameters by their options (a dictionary from (lr, weight_decay) to a list of
     parameters), and make one group of each list.
@@ -638,15 +641,15 @@ def optimizer_in_step(
     """A new optimizer is made in every step
 
     What it means: The line that makes the optimizer runs in the loop. Each new one starts without momentum and
-    averages, so that Adam and SGD with momentum train as if each step were the first; and to make it takes time.
+    averages, so Adam and SGD with momentum train as if each step were the first. Making it also takes time.
 
-    How we know: Each optimizer that takes a step is counted, with the line that made it, where the one before it from
-    there is gone. They are reported at 1, 2, 4, … of them: a quarter of the number of steps is enough. The time of that
-    line in the loop can be saved.
+    How we know: An optimizer counts if it takes a step and the previous one from the same line is gone. The rule
+    needs at least a quarter as many optimizers as steps; they are recorded at the 1st, 2nd, 4th, … one. The time of
+    that line in the loop can be saved.
 
     What helps: Make it once, before the loop, and change options in its param_groups.
 
-    When to ignore it: When each step trains another model, as an inner loop of meta-learning does.
+    When to ignore it: When each step trains another model, as in the inner loop of meta-learning.
     """
     use = max(optimizers, key=lambda each: each.made)
     site = use.site

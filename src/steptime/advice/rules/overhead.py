@@ -106,27 +106,26 @@ FEWEST_SLICES = 16
 def dispatch_loop(step: StepSummary, categories: tuple[CategoryUse, ...], case: Case) -> Iterator[Finding]:
     """A Python loop calls many tiny operators
 
-    What it means: One line of Python calls hundreds of operators in each step (a loop over time steps, samples,
-    parameters or heads), each too small to be worth the microseconds that its dispatch costs, forward and again in
-    backward.
+    What it means: One line of Python calls hundreds of operators in each step: a loop over time steps, samples,
+    parameters or heads. Each operator computes less than its dispatch costs, in forward and again in backward.
 
-    How we know: The profile counts the operators of each function and their mean duration; those of a function with
-    timed lines are shared out among them by time, and the lines that run several times a batch count. In a bare trace
-    the stacks must show a function that calls the same thing, or is called by the same one, eight times or more: a
-    model that is called once is no loop. The savings are the part of the line or function of all operators, of the
-    breakdown's overhead; on a CPU the loop's own Python, too, and the time of operators whose arithmetic takes no
-    longer than their dispatch (bound by latency). Small matmuls are slower than one large one that does the
-    same arithmetic: half of what they take beyond the machine's rate counts, and all of it is where the interval ends.
-    Where no round needs the result of another (experts, heads, samples), they can be computed at once. Then the savings
-    lie between the dispatch of the loop's operators and all that its forward and backward take beyond their arithmetic,
-    and up to the update of its tensors one by one.
+    How we know: The profile counts the operators of each function and their mean duration. Those of a function with
+    timed lines are divided among these lines by time, and lines that run several times per batch count. In a bare
+    trace the stacks must show a function that calls the same thing, or is called by the same one, eight times or
+    more: a model that is called once is no loop. The savings are the share of the breakdown's overhead that belongs
+    to the line or function. On a CPU they include the loop's own Python, and the time of operators whose arithmetic
+    takes no longer than their dispatch (bound by latency). Small matmuls are slower than one large one with the
+    same arithmetic. Half of their time beyond the machine's rate counts; the interval ends at all of it. If no
+    round needs the result of another (experts, heads, samples), all can be computed at once. Then the savings start
+    at the dispatch of the loop's operators. They end at everything that its forward and backward take beyond their
+    arithmetic, including the update of its tensors one by one.
 
-    What helps: One operator on the whole tensor (a matmul, einsum, cumsum, torch.nn.LSTM in place of a loop
-    over cells, a torch._foreach operator over parameters); for modules called one by one, such as experts, torch.bmm
-    over stacked weights, or torch.func.stack_module_state with vmap; else torch.compile, which fuses the loop; on CUDA
-    a graph (mode="reduce-overhead").
+    What helps: One operator on the whole tensor: a matmul, einsum, cumsum, torch.nn.LSTM in place of a loop over
+    cells, a torch._foreach operator over parameters. For modules called one by one, such as experts, torch.bmm over
+    stacked weights, or torch.func.stack_module_state with vmap. Else torch.compile, which fuses the loop; on CUDA a
+    graph (mode="reduce-overhead").
 
-    When to ignore it: When each round of the loop depends on a decision taken on the CPU from the last.
+    When to ignore it: When each round of the loop depends on a decision that the CPU makes from the last.
     """
     launch, on_device = named(categories, "overhead"), step.device != "cpu"
     overhead = launch.recoverable if launch is not None else NOTHING
@@ -213,7 +212,7 @@ def _of_rounds(case: Case, source: SourceLine, compiled: str = "") -> str:
         )
     return (
         "No round of the loop reads what another wrote: run its operators once for all rounds, on tensors with one "
-        f"more dimension (torch.func.vmap makes that of the loop's body){compiled}."
+        f"more dimension (torch.func.vmap does that to the loop's body){compiled}."
     )
 
 
@@ -241,18 +240,20 @@ def _with_updates(saving: Estimate, site: Loop, case: Case) -> Estimate:
 def overhead_bound(step: StepSummary, categories: tuple[CategoryUse, ...], case: Case) -> Finding | None:
     """The step is bound by dispatching its operators
 
-    What it means: The CPU cannot hand out the operators as fast as they are computed: Python, the dispatcher, autograd
-    and (on CUDA) the launches take the time. Such a step stays as long with a larger batch or a faster device.
+    What it means: The CPU cannot dispatch the operators as fast as they are computed: Python, the dispatcher,
+    autograd and (on CUDA) the launches take the time. Such a step takes as long with a larger batch or a faster
+    device.
 
-    How we know: The breakdown's overhead category: on a CPU the time of the training thread around and between small
-    operators; on an accelerator the time that it idles while the CPU is dispatching, with the operators and modules
-    that it was dispatching in the largest gaps.
+    How we know: The breakdown's overhead category. On a CPU: the time of the training thread around and between
+    small operators. On an accelerator: its idle time while the CPU is dispatching. The evidence names the operators
+    and modules that the CPU dispatched in the largest gaps.
 
-    What helps: torch.compile; on CUDA its mode "reduce-overhead" (graphs); a larger batch, which carries more work per
-    dispatch; fused optimizers; fewer, larger operators. Where graphs are launched already, the operators outside of
-    them are named: compile the loss with the model, and the optimizer's step by itself. AccumulateGrad runs once for
-    each parameter; torch._dynamo.config.compiled_autograd takes it in. A recurrent layer of torch runs a dozen
-    operators for each time step on a CPU, and torch.compile leaves it as it is: a larger batch, or fewer time steps.
+    What helps: torch.compile; on CUDA its mode "reduce-overhead" (graphs); a larger batch, which carries more work
+    per dispatch; fused optimizers; fewer, larger operators. If graphs are launched already, the operators outside
+    of them are named: compile the loss with the model, and the optimizer's step by itself. AccumulateGrad runs once
+    for each parameter; torch._dynamo.config.compiled_autograd includes it in the graph. A recurrent layer of torch
+    runs a dozen operators for each time step on a CPU, and torch.compile does not change it: use a larger batch, or
+    fewer time steps.
 
     When to ignore it: When the batch is small for a reason (online learning, reinforcement learning) and the step is
     fast enough.
@@ -298,7 +299,7 @@ def overhead_bound(step: StepSummary, categories: tuple[CategoryUse, ...], case:
     behind = largest(summed((gap.source, gap.duration.value) for gap in idlest if gap.source is not None))[0]
     source = behind or _busiest(case.operators)
     evidence = tuple(
-        f"{gap.cause or 'between operators'}: {format_duration(gap.duration.value)} idle a step "
+        f"{gap.cause or 'between operators'}: {format_duration(gap.duration.value)} idle per step "
         f"in {format_count(gap.count, 'gap')}"
         for gap in idlest[:5]
     )
@@ -307,7 +308,7 @@ def overhead_bound(step: StepSummary, categories: tuple[CategoryUse, ...], case:
 
 
 def _free_memory(memory: MemoryUse | None) -> str:
-    """How little of a device's memory is used, where a batch of twice the size has room."""
+    """Text on the used part of a device's memory, if a batch of twice the size has room."""
     if memory is None or not has_room(memory):
         return ""
     return f" ({format_bytes(memory.peak)} of {format_bytes(memory.capacity or 0)} is used)"
@@ -346,8 +347,10 @@ def _busiest(operators: Sequence[OperatorUse]) -> SourceLine | None:
 def _left_eager(compiler: CompilerUse | None) -> str:
     """Advice about operators that the compiler has left: where it wrote down its breaks, they are known (ST308)."""
     if compiler is None:
-        return "look for graph breaks and what is left eager"
-    return "mend its graph breaks (ST308) and compile the rest" if _breaks(compiler) else "compile what is left eager"
+        return "look for graph breaks and code that still runs eagerly"
+    return (
+        "fix its graph breaks (ST308) and compile the rest" if _breaks(compiler) else "compile what still runs eagerly"
+    )
 
 
 def _breaks(compiler: CompilerUse) -> list[CompilerEvent]:
@@ -383,13 +386,13 @@ def host_sync(step: StepSummary, categories: tuple[CategoryUse, ...], case: Case
     What it means: A value is read from the device (item, cpu, tolist, nonzero, a boolean mask, a print): the CPU
     waits until the queue is empty, and the device idles until the next operators arrive.
 
-    How we know: The price is not the duration of the call but the device's idle time from the moment it ran dry to the
-    next launch. A trace has that for each gap, with the operator that held the thread; the calls on device tensors are
-    recorded with their lines in a few steps. Without a trace the breakdown's sync category is the upper bound of all of
-    them together.
+    How we know: The cost is not the duration of the call, but the device's idle time from when its queue is empty
+    to the next launch. A trace has that for each gap, with the operator that blocked the thread. The calls on
+    device tensors are recorded with their lines in a few steps. Without a trace, the breakdown's sync category is
+    the upper bound of all of them together.
 
-    What helps: Read values every n-th step; keep running sums on the device (loss.detach()); use where and masks of
-    fixed size in place of nonzero and boolean indexing; copy with non_blocking=True from pinned memory.
+    What helps: Read values every n-th step. Keep running sums on the device (loss.detach()). Use where and masks of
+    fixed size in place of nonzero and boolean indexing. Copy with non_blocking=True from pinned memory.
 
     When to ignore it: When the device has enough work queued: then no idle time follows and the rule does not fire.
     """
@@ -432,7 +435,7 @@ def _advice_on_call(call: str) -> str:
     if call in HARMLESS or "emcpy" in call:
         return "To the device: pinned memory and non_blocking=True. From it: less often, or all values in one copy."
     if "Synchronize" in call:
-        return "Leave synchronize() to measurements; a stream or an event waits without the CPU."
+        return "Use synchronize() for measurements only; a stream or an event waits without the CPU."
     return READ_LESS
 
 
@@ -447,16 +450,18 @@ def _at_site(step: StepSummary, site: SiteUse, saving: Estimate) -> Finding:
 def recompilation(step: StepSummary, case: Case) -> Finding | None:
     """torch.compile compiles again in the middle of training
 
-    What it means: A guard of the compiled code failed (another shape, another Python value, another set of gradients),
-    so the function is traced and compiled anew. After eight times it is given up and runs uncompiled.
+    What it means: A guard of the compiled code failed (another shape, another Python value, another set of
+    gradients), so the function is traced and compiled again. After eight compilations torch.compile gives up, and
+    the function runs uncompiled.
 
-    How we know: TorchDynamo records each compilation with its time and the guard that failed. Those after the warm-up
-    count, spread over the steps of the run; the time is between or inside steps that statistics leave out. A bare
-    trace shows the parts of a compilation as annotations: there the breakdown's compile category can be saved.
+    How we know: TorchDynamo records each compilation with its time and the guard that failed. Those after the
+    warm-up count, divided by the steps of the run. They fall between steps, or inside steps that statistics
+    exclude. A bare trace shows the parts of a compilation as annotations: there the breakdown's compile category
+    can be saved.
 
-    What helps: Pad or bucket to a few shapes; torch._dynamo.mark_dynamic or dynamic=True for a dimension that varies;
-    keep Python numbers that change (step counters, schedules) out of compiled code or make them tensors;
-    drop_last=True.
+    What helps: Pad or bucket to a few shapes. Use torch._dynamo.mark_dynamic or dynamic=True for a dimension that
+    varies. Keep Python numbers that change (step counters, schedules) out of compiled code, or make them tensors.
+    Set drop_last=True.
 
     When to ignore it: When it happens once per stage (first evaluation, last batch of an epoch) in a long run.
     """
@@ -536,16 +541,18 @@ def _events(events: Sequence[CompilerEvent]) -> tuple[str, ...]:
 
 @rule("ST308", "graph-break", weight=Weight.NOTE)
 def graph_break(compiler: CompilerUse) -> Finding | None:
-    """torch.compile cuts the model in pieces
+    """Graph breaks: torch.compile cuts the model into pieces
 
-    What it means: At a graph break the compiled code ends, the line runs in Python, and another graph starts behind it.
-    Nothing is fused across it, its results go through memory, and each piece has guards and a launch of its own.
+    What it means: At a graph break the compiled code ends, the line runs in Python, and another graph starts after
+    it. Nothing is fused across the break, results go through memory, and each piece has guards and a launch of its
+    own.
 
-    How we know: TorchDynamo keeps each break with its line and its reason in the job, where they are read while it
-    runs; for a trace it writes them down when it is asked to (TORCH_TRACE). Those of torch's own code are left out.
+    How we know: TorchDynamo records each break with its line and its reason, which steptime reads while the job
+    runs. A trace needs compile logs, written on request (TORCH_TRACE). Breaks in torch's own code are excluded.
 
-    What helps: What the compiler hints at: keep `.item()`, `print` and branches on values of tensors out of the model;
-    torch.where or torch.cond for such a branch. `fullgraph=True` makes a break an error, so that none comes back.
+    What helps: Follow the compiler's hint: keep `.item()`, `print` and branches on values of tensors out of the
+    model; use torch.where or torch.cond for such a branch. `fullgraph=True` makes a break an error, so that none
+    returns.
 
     When to ignore it: When the pieces are long, so that a break between them costs little.
     """
@@ -565,16 +572,16 @@ def graph_break(compiler: CompilerUse) -> Finding | None:
 def recompile_limit(compiler: CompilerUse, compilations: tuple[CompilationUse, ...] = ()) -> Finding | None:
     """A function was compiled too often, and runs uncompiled
 
-    What it means: After torch._dynamo.config.recompile_limit compilations of one function (8 by default) torch.compile
-    gives it up: calls that fit none of the compiled versions run as if it were not compiled, and say nothing.
+    What it means: After torch._dynamo.config.recompile_limit compilations of one function (8 by default)
+    torch.compile gives up. Calls that fit none of the compiled versions then run uncompiled, without a warning.
 
-    How we know: TorchDynamo says of each compilation why it failed, and which guard made it necessary. A running job is
-    asked while it runs; a trace needs compile logs that were written on request (TORCH_TRACE).
+    How we know: TorchDynamo records why each compilation failed, and which guard made it necessary. steptime reads
+    that while the job runs; a trace needs compile logs, written on request (TORCH_TRACE).
 
-    What helps: What the guards name must not change: pad or bucket sizes, torch._dynamo.mark_dynamic or dynamic=True,
-    Python numbers that change as tensors. A higher limit only where few versions are really needed.
+    What helps: Keep constant what the guards name: pad or bucket sizes, use torch._dynamo.mark_dynamic or
+    dynamic=True, make changing Python numbers tensors. Raise the limit only if few versions are really needed.
 
-    When to ignore it: When the calls that are run uncompiled are rare (a last batch, an evaluation).
+    When to ignore it: When the uncompiled calls are rare (a last batch, an evaluation).
     """
     limits = compiler.limits
     if not limits:
@@ -595,16 +602,16 @@ def recompile_limit(compiler: CompilerUse, compilations: tuple[CompilationUse, .
 def tiny_kernels(step: StepSummary, kernels: tuple[KernelUse, ...], case: Case) -> Finding | None:
     """The device is busy with kernels that are too small for it
 
-    What it means: Hundreds of kernels of a few microseconds each follow one another. Each one fills the device, works
-    for a moment and drains it again; starting and ending costs more than the work, and no larger device makes it
-    faster.
+    What it means: Hundreds of kernels of a few microseconds each follow one another. Each one fills the device,
+    works for a moment and drains it again. Starting and ending costs more than the work, and no larger device makes
+    it faster.
 
-    How we know: Kernels that take less than ten microseconds on average are added up. The savings are the part that a
-    kernel without any work takes too, for as many kernels as fusing usually removes. The rule is silent where the CPU
-    cannot launch them fast enough anyhow, which is ST302.
+    How we know: Kernels that take less than ten microseconds on average are added up. The savings are the time that
+    an empty kernel takes, for as many kernels as fusing usually removes. The rule is silent if the CPU cannot
+    launch them fast enough anyway, which is ST302.
 
     What helps: torch.compile, which fuses neighbours; foreach and fused optimizers; one batched operator for a loop
-    over small ones; a larger batch, which makes kernels longer and not more.
+    over small ones; a larger batch, which makes kernels longer but not more.
 
     When to ignore it: When the batch is small by design (inference for one request, reinforcement learning).
     """
@@ -634,12 +641,12 @@ def tiny_kernels(step: StepSummary, kernels: tuple[KernelUse, ...], case: Case) 
 
 @rule("ST306", "allocator-stalls", supersedes=("overhead-bound", "host-sync"))
 def allocator_stalls(step: StepSummary, allocations: tuple[AllocationUse, ...]) -> Iterator[Finding]:
-    """The device's memory is asked for and given back in the middle of steps
+    """Device memory is allocated and freed in the middle of steps
 
-    What it means: PyTorch keeps the memory that it once got from the driver. When a steady step still calls cudaMalloc
-    or cudaFree (hipMalloc, hipFree), the cache does not fit the job: shapes that change, fragmentation, memory that is
-    nearly full (it frees everything and tries again), or a call of empty_cache(). Freeing waits for the device to
-    finish.
+    What it means: PyTorch caches the memory that it gets from the driver. If a steady step still calls cudaMalloc
+    or cudaFree (hipMalloc, hipFree), the cache does not fit the job. Causes: shapes that change, fragmentation,
+    memory that is nearly full (torch frees everything and tries again), or a call of empty_cache(). Freeing waits
+    for the device to finish.
 
     How we know: The calls are in the trace, with the time that the CPU spent in them. The savings are the time that the
     device idled meanwhile, not the duration of the calls; each category of it is a finding of its own.
@@ -657,7 +664,7 @@ def allocator_stalls(step: StepSummary, allocations: tuple[AllocationUse, ...]) 
         for use in allocations[:3]
     ]
     if calls >= UNCACHED:
-        advice = "So many mean that nothing is kept: look for PYTORCH_NO_CUDA_MEMORY_CACHING"
+        advice = "So many calls mean that no memory is cached: look for PYTORCH_NO_CUDA_MEMORY_CACHING"
         advice += ", or empty_cache() in the loop."
     elif any("Free" in use.name for use in allocations):
         advice = "Take empty_cache() out of the loop; if there is none, memory is nearly full or fragmented: use less."
@@ -679,20 +686,21 @@ def allocator_stalls(step: StepSummary, allocations: tuple[AllocationUse, ...]) 
 def indexing_in_loop(step: StepSummary, operators: tuple[OperatorUse, ...], case: Case) -> Finding | None:
     """A loop indexes a tensor, and backward pays for all of it in each round
 
-    What it means: The loop takes x[:, t] (or x[a:b]) of a tensor that needs a gradient. The derivative of each such
-    slice is a tensor as large as x, all zeros but for the slice, and these are added up one by one: with T rounds, T
-    times the memory traffic of x, where one pass would do.
+    What it means: The loop takes x[:, t] (or x[a:b]) of a tensor that needs a gradient. The derivative of each
+    slice is a tensor as large as x, with zeros outside of the slice, and these are added one by one. With T rounds
+    that is T times the memory traffic of x, where one pass is enough.
 
-    How we know: The rule looks at jobs on a CPU, where operators are timed one by one. The profile counts and times the
-    derivatives of slices in backward, and one fewer of the operators that fill with zeros and of those that add. The
-    savings are their share of the operators in backward, taken of the measured backward, without the one pass that
-    remains. The interval goes from none of the filling to all of it: new memory may take far longer in the profiled
-    steps than in the others. Slices that torch's own recurrent layers take (of a packed batch) are not counted.
+    How we know: The rule works for jobs on a CPU, where operators are timed one by one. The profile counts and
+    times the derivatives of slices in backward, and one less of the operators that fill with zeros and of those
+    that add. The savings are their share of the operators in backward, applied to the measured backward, without
+    the one pass that remains. The interval goes from none of the filling to all of it: new memory may take far
+    longer in the profiled steps than in the others. Slices that torch's own recurrent layers take (of a packed
+    batch) are not counted.
 
     What helps: Take the tensor apart once, before the loop: `parts = x.unbind(1)` (or x.split(size)), and use parts[t].
     Its derivative is one stack. The results are the same.
 
-    When to ignore it: When the loop itself can be replaced by one operator on the whole tensor: then do that.
+    When to ignore it: When one operator on the whole tensor can replace the loop itself: then do that.
     """
     slices = [use for use in operators if use.name.removeprefix("aten::") in TAKEN_APART]
     count = sum(use.calls - use.recurrent for use in slices)

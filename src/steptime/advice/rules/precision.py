@@ -11,11 +11,11 @@ from steptime.analysis.roofline import KernelUse
 from steptime.quantities import format_count, format_duration
 
 SURE_UNITS = 0.4
-"""Fraction of the saving by the ratio of the peaks, which is the most that can come: products reach less of a higher
+"""Fraction of the saving by the ratio of the peaks, which is the most that can come: matmuls reach less of a higher
 upper bound, small ones much less. A GPT of 10.7 M parameters and linear layers of 2048 reached 0.92 and 0.96 of it in
 TF32 (H200, torch 2.11)."""
 FORMATS = (
-    ("tf32", 'torch.set_float32_matmul_precision("high")', "10 bits of mantissa in the products, same range"),
+    ("tf32", 'torch.set_float32_matmul_precision("high")', "10 bits of mantissa in the matmuls, same range"),
     ("bfloat16", "torch.autocast with bfloat16", "8 bits of mantissa, same range"),
     ("float16", "torch.autocast with float16 and a GradScaler", "11 bits of mantissa, a small range"),
 )
@@ -36,7 +36,7 @@ FOLLOWING = frozenset(
         "upsample_bilinear2d", "upsample_bilinear2d_backward", "upsample_nearest2d", "upsample_nearest2d_backward",
     }
 )  # fmt: skip
-"""Operators that compute in the format of what they are given under autocast (torch's documentation of amp lists those
+"""Operators that compute in the dtype of their inputs under autocast (torch's documentation of amp lists those
 that do not, layer_norm and softmax among them), and that no optimizer calls."""
 NARROWER = 0.5
 """Fraction of the bytes."""
@@ -57,18 +57,19 @@ LEAST_WIDE = 0.1
 def tensor_cores_unused(step: StepSummary, machine: MachineUse, kernels: tuple[KernelUse, ...]) -> Finding | None:
     """float32 matmuls run without Tensor Cores or matrix cores
 
-    What it means: The device has units that multiply matrices eight to sixteen times as fast as its ordinary ones do,
-    but they take other dtypes than float32; products in float32 leave them idle.
+    What it means: The device has units that multiply matrices eight to sixteen times as fast as its ordinary ones,
+    but they need dtypes other than float32. Matmuls in float32 leave them idle.
 
-    How we know: The kernels of matmuls and convolutions with float32 arguments, whose names are those of
-    kernels that do not use the Tensor Cores; kernels whose names do not say are left out. The prediction sets the
-    ratio of the two peaks against the kernels' time, but never below what moving their bytes takes.
+    How we know: Kernels of matmuls and convolutions with float32 arguments count if their names are those of
+    kernels without Tensor Cores; other names do not count. The prediction scales the kernels' time by the ratio of
+    the two peaks, but never below the time to move their bytes.
 
-    What helps: torch.set_float32_matmul_precision("high") lets float32 products use TF32 where the device has it
-    (convolutions do so by default); torch.autocast with bfloat16 halves the memory traffic besides; with float16 a
-    GradScaler is needed.
+    What helps: torch.set_float32_matmul_precision("high") lets float32 matmuls use TF32 where the device has it
+    (convolutions do so by default). torch.autocast with bfloat16 also halves the memory traffic. float16 needs a
+    GradScaler.
 
-    When to ignore it: When the numbers need all 24 bits (linear solvers, physics, some losses): then only those parts.
+    When to ignore it: When the numbers need all 24 bits (linear solvers, physics, some losses): then keep only
+    those parts in float32.
     """
     plainly = (use for use in kernels if use.tensor_cores is False and use.dtype == "float32")
     slow = [use for use in plainly if is_matmul(use)]
@@ -93,7 +94,7 @@ def _at_units(use: KernelUse, machine: MachineUse, faster: float, narrower: floa
 
 
 def _perfect(use: KernelUse, machine: MachineUse, rate: float) -> float:
-    """ns of kernels that reach the machine's peaks on half of the bytes; rate: of products, FLOP/s. Without a model,
+    """ns of kernels that reach the machine's peaks on half of the bytes; rate: of matmuls, FLOP/s. Without a model,
     half."""
     if use.bytes is None or not machine.copy_bytes:
         return NARROWER * use.duration
@@ -106,17 +107,17 @@ def _perfect(use: KernelUse, machine: MachineUse, rate: float) -> float:
 def single_precision(step: StepSummary, machine: MachineUse, kernels: tuple[KernelUse, ...]) -> Finding | None:
     """Model and activations are in float32 on a device that is faster in bfloat16
 
-    What it means: The Tensor Cores take float32 products as TF32, at half of their rate for bfloat16, and each
-    activation that goes through memory is twice as large as it must be.
+    What it means: The Tensor Cores compute float32 matmuls as TF32, at half of their rate for bfloat16, and each
+    activation in memory is twice as large as it needs to be.
 
-    How we know: The kernels of products and convolutions with float32 arguments that use the Tensor Cores, and those of
-    operators behind them (batch norms, activations, pooling) that memory bounds, or behind convolutions latency. The
-    upper end of the savings assumes that bfloat16 reaches the machine's peaks with half of the bytes; the lower end is
-    a third of what the ratio of the two rates and half of the bytes give. Layer norms, softmax, losses and the
-    optimizer do not count: they stay in float32 under autocast.
+    How we know: Kernels of matmuls and convolutions with float32 arguments that use the Tensor Cores count. So do
+    memory-bound operators after them (batch norms, activations, pooling), and after convolutions also latency-bound
+    ones. The upper end of the savings assumes that bfloat16 reaches the machine's peaks with half of the bytes. The
+    lower end is a third of the gain from the ratio of the two rates and half of the bytes. Layer norms, softmax,
+    losses and the optimizer do not count: they stay in float32 under autocast.
 
-    What helps: torch.autocast("cuda", dtype=torch.bfloat16) around forward and loss; parameters stay in float32. For
-    convolutions also channels_last, which their half-precision kernels want.
+    What helps: torch.autocast("cuda", dtype=torch.bfloat16) around forward and loss; parameters stay in float32.
+    For convolutions also channels_last, which their half-precision kernels prefer.
 
     When to ignore it: When the numbers need the bits: then keep those parts in float32 with autocast(enabled=False).
     """
@@ -135,7 +136,7 @@ def single_precision(step: StepSummary, machine: MachineUse, kernels: tuple[Kern
     most = sum(use.duration - _perfect(use, machine, half) for use in (*products, *behind))
     saving = modelled(most, sure, most, step.steady)
     took = in_step(time_in([*products, *behind]), step)
-    what = "products, norms and activations" if behind else "matmuls"
+    what = "matmuls, norms and activations" if behind else "matmuls"
     summary = f"The model's {what} are in float32, {took}; bfloat16 is faster"
     return about_kernels(single_precision, [*products, *behind], summary, AUTOCAST, saving)
 
@@ -144,18 +145,18 @@ def single_precision(step: StepSummary, machine: MachineUse, kernels: tuple[Kern
 def loss_scaling(step: StepSummary, machine: MachineUse, scaling: ScalingUse) -> Finding | None:
     """A gradient scaler on a device for which bfloat16 needs none
 
-    What it means: float16 has a small range, so that the loss is scaled up, every gradient is looked through for
-    infinities and scaled back, and the CPU waits to hear whether one was found before it updates. bfloat16 has the
-    range of float32 and needs none of this; devices from Ampere on (AMD: MI200) multiply it as fast.
+    What it means: float16 has a small range. The loss is scaled up, every gradient is checked for infinities and
+    scaled back, and the CPU waits for the result of that check before the update. bfloat16 has the range of float32
+    and needs none of this; devices from Ampere on (AMD: MI200) multiply it as fast.
 
-    How we know: The scaler's kernels are in the trace, with the time that the device idles while they are launched, and
-    while it waits behind the read after which the update starts. All of that is saved. The rates of the device's Tensor
-    Cores in both formats are known.
+    How we know: The trace has the scaler's kernels, the device's idle time for their launches, and its idle time
+    after the read that the update waits for. All of that is saved. The rates of the device's Tensor Cores in both
+    dtypes are known.
 
     What helps: torch.autocast with dtype=torch.bfloat16, and backward and step without the scaler; clipping needs no
     unscale_() then.
 
-    When to ignore it: When the three more bits of float16 matter, or weights in float16 are given.
+    When to ignore it: When the three more bits of float16 matter, or the weights are given in float16.
     """
     use, rates = scaling, dict(machine.rates)
     if rates.get("bfloat16", 0.0) * AS_FAST < rates.get("float16", 0.0) or not rates.get("bfloat16"):
@@ -174,13 +175,13 @@ def loss_scaling(step: StepSummary, machine: MachineUse, scaling: ScalingUse) ->
 def double_precision(step: StepSummary, categories: tuple[CategoryUse, ...], roofline: RooflineUse) -> Finding | None:
     """The arithmetic is done in double precision
 
-    What it means: Most of the step's arithmetic is in float64. Every number takes twice the bytes, a processor's vector
-    holds half as many of them, a GPU has half as many units for them in a data centre and one in 32 or 64 elsewhere,
-    and no Tensor Cores. It mostly comes from NumPy, whose arrays are float64 unless told otherwise.
+    What it means: Most of the step's arithmetic is in float64. Every number takes twice the bytes, and a
+    processor's vector holds half as many. A data-centre GPU has half as many units for them, other GPUs one in 32
+    or 64, and no Tensor Cores. It mostly comes from NumPy, whose arrays are float64 by default.
 
-    How we know: The dtype of the operators with most of the FLOPs, by the types in the trace. Half of the time
-    that computing takes is the promise, without operators that are bound by latency; 30 % of what arithmetic and memory
-    bound is the least.
+    How we know: The rule takes the dtype of the operators with most of the FLOPs, by the types in the trace. The
+    savings are half of the computing time, without operators that are bound by latency. The lower end is 30 % of
+    the operators that arithmetic or memory bounds.
 
     What helps: array.astype(np.float32) or torch.from_numpy(array).float() where the data is made; no .double(), and no
     torch.set_default_dtype(torch.float64).

@@ -102,19 +102,19 @@ def python_time(step: StepSummary, case: Case) -> Iterator[Finding]:
 
     What it means: The training thread runs Python or a library that is not torch: no operator, no kernel, no loader.
 
-    How we know: The lines of the training loop are timed exactly in a few steps; what is outside torch's operators,
-    the loader and the phases of the step is the line's own Python. On a CPU the breakdown's Python that they leave
-    belongs to functions inside of the phases (a hook, a module's forward): to the timed lines of those that were seen
-    to run no operators, and to the others in the proportion in which a step with stacks saw them outside of operators;
-    without one, to lines that were seen to run no operators. Where no step
-    was profiled, what is in operators is not known, and the lines are reported to be outside of forward, backward and
-    optimizer. Where lines could not be timed, the breakdown's Python represents all of them; a trace with stacks names
-    the functions that ran while the device idled.
+    How we know: The lines of the training loop are timed exactly in a few steps. A line's own Python is its time
+    outside of torch's operators, the loader and the phases of the step. On a CPU, the rest of the breakdown's
+    Python belongs to functions inside of the phases (a hook, a module's forward). Their timed lines that run no
+    operators count in full. Other lines count in the proportion in which a step with stacks saw them outside of
+    operators, and not at all without such a step. If no step was profiled, the time in operators is not known, and
+    the lines are reported to be outside of forward, backward and optimizer. If lines could not be timed, the
+    breakdown's Python represents all of them; a trace with stacks names the functions that ran while the device
+    idled.
 
-    What helps: Move it out of the loop, do it every n-th step, do it on whole arrays instead of item by item, or hand
-    it to another thread or process.
+    What helps: Move it out of the loop, do it every n-th step, use whole arrays instead of single items, or move it
+    to another thread or process.
 
-    When to ignore it: When the device is still busy meanwhile: then the breakdown has no host time and the rule does
+    When to ignore it: When the device is busy meanwhile: then the breakdown has no Python time and the rule does
     not fire.
     """
     times = [time for time in line_times(case.lines, case.phases) if time.line.role in LOOP_ROLES]
@@ -267,7 +267,7 @@ def _finding(
     summary = named_function if len(named_function) <= LONGEST_SUMMARY else summary
     advice = "Move this out of the step, do it less often, or vectorize it (whole arrays, no loop)."
     if group[0].line.trained:
-        advice = "The loss goes through it, so each step needs it: look for what it does anew each time."
+        advice = "The loss depends on it, so each step needs it: look for what it computes again each time."
     elif group[0].line.role == "forward" and any(map(LAYER_CALL.fullmatch, group[0].line.calls)):
         advice = f"Python around layers: call fewer of them, on larger tensors{or_compile(second_order, 'the model')}."
     if any(line_kind(each.line.calls) is LineKind.GRADIENTS for each in group):
@@ -297,7 +297,9 @@ def _whole_breakdown(case: Case) -> Iterator[Finding]:
         return
     idle_behind = [gap for gap in case.gaps if gap.category == "python" and gap.cause]
     idle_behind.sort(key=lambda gap: gap.duration.value, reverse=True)
-    idle = [f"{format_duration(gap.duration.value)} idle a step behind {gap.cause}" for gap in idle_behind[:MOST_LINES]]
+    idle = [
+        f"{format_duration(gap.duration.value)} idle per step after {gap.cause}" for gap in idle_behind[:MOST_LINES]
+    ]
     held = [f"{format_duration(spent)} per step in {name}" for gap in idle_behind[:1] for name, spent in gap.functions]
     yield python_time.finding(
         f"Python outside torch takes {in_step(python.duration.value, case.step)}",
@@ -313,17 +315,18 @@ def _whole_breakdown(case: Case) -> Iterator[Finding]:
 def garbage_collection(step: StepSummary, garbage: GarbageUse, lines: tuple[LineUse, ...] = ()) -> Finding:
     """Python's garbage collector runs inside the step
 
-    What it means: A collection walks every container object of the process. With millions of objects alive (a list of
-    samples, a vocabulary, a graph of Python objects) each one takes tens of milliseconds, at moments that nothing in
-    the loop shows.
+    What it means: A collection visits every container object of the process. With millions of objects alive (a list
+    of samples, a vocabulary, a graph of Python objects) each collection takes tens of milliseconds, at moments that
+    nothing in the loop shows.
 
     How we know: Python calls back at the start and end of each collection; those in the training thread are timed.
 
-    What helps: gc.freeze() after set-up takes the long-lived objects out of every later collection; keep data in arrays
-    instead of lists of objects; or gc.disable() and a gc.collect() every few hundred steps. A gc.collect() that is
-    in the loop can nearly always go: tensors are freed by reference counts.
+    What helps: gc.freeze() after set-up excludes the long-lived objects from every later collection. Keep data in
+    arrays instead of lists of objects. Or call gc.disable(), and gc.collect() every few hundred steps. A
+    gc.collect() that is in the loop can nearly always go: tensors are freed by reference counts.
 
-    When to ignore it: When cycles hold large tensors and memory is short: then the collector is what frees them.
+    When to ignore it: When reference cycles hold large tensors and memory is short: then the collector is what
+    frees them.
     """
     collecting = [line for line in lines if line.garbage > 0 and line.role != "evaluation"]
     often = [line for line in collecting if line.garbage <= BY_CHANCE * garbage.collections]
@@ -352,12 +355,12 @@ def logging_in_step(step: StepSummary, lines: tuple[LineUse, ...], case: Case) -
     How we know: The lines of the loop are timed exactly; the line was seen to call print, logging, a writer, a tracker
     or a file.
 
-    What helps: Log every n-th step; keep running sums on the device and read them only when they are logged; let the
-    handler write from a queue in another thread; do not flush each line. Lightning's self.log does most of its work in
-    each call, whatever the Trainer's log_every_n_steps says: call it for every n-th batch only.
+    What helps: Log every n-th step. Keep running sums on the device and read them only when they are logged. Let
+    the handler write from a queue in another thread, and do not flush each line. Lightning's self.log does most of
+    its work in each call, whatever the Trainer's log_every_n_steps: call it for every n-th batch only.
 
-    When to ignore it: When steps are so rare that each of them is worth a line; where Lightning's mean over an epoch
-    (on_epoch=True) must be of every batch.
+    When to ignore it: When steps are so long that each of them is worth a line; when Lightning's mean over an epoch
+    (on_epoch=True) must include every batch.
     """
     for time in line_times(lines, case.phases):
         if time.line.role != "evaluation" and line_kind(time.line.calls) is LineKind.LOGGING:
@@ -366,7 +369,7 @@ def logging_in_step(step: StepSummary, lines: tuple[LineUse, ...], case: Case) -
             does = f"{MADE_TO_DROP if dropped else 'logs for'} {in_step(saving.value, step)}"
             advice = "Log every n-th step, or from another thread."
             if any(map(LIGHTNING_LOG.fullmatch, time.line.calls)):
-                advice = "Call it for every n-th batch only: the Trainer's log_every_n_steps does not spare the call."
+                advice = "Call it for every n-th batch only: the Trainer's log_every_n_steps does not skip the call."
             yield _line(logging_in_step, time.line, does, advice, saving)
 
 
@@ -380,9 +383,7 @@ def _line(made: Rule, line: LineUse, does: str, advice: str, saving: Estimate, c
     return made.finding(summary, advice, saving, category=category, source=line.source, evidence=text)
 
 
-SAVE_WHAT_IS_NEW = (
-    "Something in it grows with the run: save only what is new since the last save, or save it apart and rarely."
-)
+SAVE_WHAT_IS_NEW = "Something in it grows with the run: save only what is new, or save that part separately and rarely."
 
 
 @rule("ST204", "checkpoint-in-step", supersedes=("outside-model",))
@@ -392,13 +393,13 @@ def checkpoint_in_step(step: StepSummary, case: Case, segments: tuple[SegmentUse
     What it means: torch.save serialises parameters and optimizer state in the training thread and writes them to disk,
     so often that every step pays for it.
 
-    How we know: Each torch.save in the training thread is timed as a segment of its own; their total, spread over the
-    steps, can be saved. Where every step saves, the time in torch.save of its line is. The line is the one of the
-    loop that holds the call. Saves that become longer, by half or more and steadily, hold something that grows.
+    How we know: Each torch.save in the training thread is timed as a segment of its own; their total, divided by
+    the steps, can be saved. If every step saves, the time of its line in torch.save can. The line is the one of the
+    loop that makes the call. If saves become longer, steadily and by half or more, they save something that grows.
 
-    What helps: Save only what is new since the last save, or what grows apart and rarely. Save less often; copy the
-    state to the CPU and write it from another thread or process (torch.distributed.checkpoint.async_save does both);
-    save the optimizer's state less often than the parameters.
+    What helps: Save less often. Save only what is new since the last save. Copy the state to the CPU and write it
+    from another thread or process (torch.distributed.checkpoint.async_save does both). Save the optimizer's state
+    less often than the parameters.
 
     When to ignore it: When the machine may vanish at any time and a step is expensive.
     """
@@ -450,10 +451,11 @@ def metrics_in_step(step: StepSummary, lines: tuple[LineUse, ...], case: Case) -
     element, or with a library that runs on the CPU.
 
     How we know: The lines of the loop are timed exactly. This line called item, tolist or numpy of a tensor, a
-    metrics library, or a function named like a metric, an accuracy or a score. A line that draws from a distribution
-    reads an action, no metric. On an accelerator only its Python counts here; ST303 reports waits for the device.
+    metrics library, or a function named like a metric, an accuracy or a score. A line that draws from a
+    distribution reads an action, not a metric. On an accelerator only the line's Python counts here; ST303 reports
+    waits for the device.
 
-    What helps: Compute them every n-th step or at evaluation. Accumulate tensors with torch operations and read
+    What helps: Compute metrics every n-th step or at evaluation. Accumulate tensors with torch operations and read
     them once. Replace loops over elements by one comparison of whole tensors.
 
     When to ignore it: When training itself depends on the value (early stopping within an epoch, curriculum).
@@ -479,13 +481,13 @@ def list_conversion(step: StepSummary, lines: tuple[LineUse, ...], case: Case) -
     What it means: torch.tensor(list) reads every element as a Python object; given a list of NumPy arrays it does so
     too, and is some hundred times slower than a copy.
 
-    How we know: The lines of the loop are timed exactly; the line was seen to call torch.tensor and no function of
-    NumPy, and takes longer than copying an array would. The time of the user's own functions that the line calls is not
-    its own: making the elements is another matter than making a tensor of them.
+    How we know: The lines of the loop are timed exactly. The line was seen to call torch.tensor and no function of
+    NumPy, and takes longer than copying an array would. The time in your own functions that the line calls does not
+    count: making the elements is not making a tensor of them.
 
-    What helps: torch.from_numpy(np.stack(arrays)) for a list of arrays; keep the data as one array from the start and
-    index it. A mask or positions in a model's forward: make them once, in __init__, with register_buffer; what depends
-    on the batch by torch.arange, torch.tril and comparisons.
+    What helps: torch.from_numpy(np.stack(arrays)) for a list of arrays; keep the data as one array from the start
+    and index it. A mask or positions in a model's forward: make them once, in __init__, with register_buffer. If
+    they depend on the batch, use torch.arange, torch.tril and comparisons.
 
     When to ignore it: When the argument is one large array and the time is that of its copy: then torch.from_numpy
     saves the copy.
@@ -509,16 +511,16 @@ def outside_model(step: StepSummary, lines: tuple[LineUse, ...], case: Case) -> 
     of each step, in Python or in operators. No rule knows what it does; this one shows where it is.
 
     How we know: The lines of the loop, and of your functions that it calls, are timed exactly in a few steps. Time
-    outside of the loader, forward, backward and update belongs to the line, with its operators and, as far as a
-    step with stacks shows them, their backward. By the names that the loop binds and reads, a line of it may be on the
-    way from the model, or from parameters of your own, to backward(). Loss functions of torch do not count: every
-    training needs one. A model that trains and is called again without gradients in the same steps counts. An update
-    written by hand does not (see ST505). Where the loss goes through it, as through a forward() that is called by its
-    name, the work has to be done: of the time outside of matmuls and convolutions, a twentieth surely goes, a third
-    likely.
+    outside of the loader, forward, backward and update belongs to the line, with its operators. Their backward
+    does, too, as far as a step with stacks shows it. The names that the loop binds and reads show whether a line
+    may lead from the model, or from parameters of your own, to backward(). Loss functions of torch do not count:
+    every training needs one. A model that trains and is called again without gradients in the same steps counts. An
+    update written by hand does not (see ST505). If the loss depends on the line, as on a forward() that is called
+    by its name, the work is needed. Of its time outside of matmuls and convolutions, a twentieth can surely be
+    saved, a third likely.
 
     What helps: Ask whether each step needs it. Do it every n-th step, do it once before the loop, or reuse what the
-    step has computed. If the loss goes through it, each step needs it: use torch.compile on that function, or
+    step has computed. If the loss depends on it, each step needs it: use torch.compile on that function, or
     ready-made operators.
 
     When to ignore it: When it is the point of the training (a loss of your own that must be that large).
@@ -547,7 +549,7 @@ def outside_model(step: StepSummary, lines: tuple[LineUse, ...], case: Case) -> 
         where = f"{format_source(again.source)} runs" if again.source is not None else "The loop runs"
         yield outside_model.finding(
             f"{where} a model again without gradients: {in_step(again.duration.value, step)}",
-            "Use the outputs that the step has, or look every n-th step.",
+            "Use the step's own outputs, or do it every n-th step.",
             again.duration,
             source=again.source,
             evidence=(again.source.text,) if again.source is not None and again.source.text else (),
@@ -594,7 +596,7 @@ def _in_operators(time: LineTime) -> float:
 
 
 def _in_backward(case: Case, source: SourceLine) -> float:
-    """ns per step of what autograd runs for the operators of a function, but for losses."""
+    """ns per step of what autograd runs for the operators of a function, except losses."""
     backward = [use for use in case.functions if use.phase == "backward"]
     phase, whole = named(case.phases, "backward"), sum(use.operators for use in backward)
     own = sum(use.operators for use in backward if use.source and function_of(use.source) == function_of(source))
@@ -622,10 +624,10 @@ def _advice_outside(case: Case, group: Sequence[LineTime], trained: bool, loops:
         return EACH_UPDATE
     faster = f"use ready-made operators; {REFUSED}" if case.second_order else "compile it, or use ready-made operators"
     if trained:
-        return f"The loss goes through it, so each step needs it: {faster}."
+        return f"The loss depends on it, so each step needs it: {faster}."
     operators = 2 * sum(each.python.value for each in group) < sum(each.duration.value for each in group)
     if operators and (source.file, source.function) in loops and named(case.phases, "backward") is not None:
-        return f"If the loss or its gradients go through it: {faster}. Else do it every n-th step."
+        return f"If the loss or its gradients depend on it: {faster}. Else do it every n-th step."
     return "Ask whether each step needs it: do it every n-th step, or once before the loop."
 
 

@@ -70,13 +70,13 @@ def exposed_communication(
     """Collectives run while nothing hides them
 
     What it means: The ranks exchange gradients, weights or activations while nothing is computed. A collective also
-    waits inside its kernel for the last rank, so this time is the network's and the straggler's; traces of all
-    ranks separate the two (ST806).
+    waits inside its kernel for the last rank, so this time belongs to the network and to the straggler; traces of
+    all ranks separate the two (ST806).
 
-    How we know: On a device, the trace has the collectives' kernels, and exposed is the time in which nothing else
-    ran. If it has sizes and ranks, the bus bandwidth of each kind (as NCCL-tests define it) is compared with the
-    datasheet's link between devices of one machine. On a CPU, it is the time that the training thread was blocked
-    in a collective; lines of yours that call torch.distributed (a metric, a flag) are reported one by one.
+    How we know: On a device, the trace has the collectives' kernels; exposed is the time in which nothing else ran.
+    If it has sizes and ranks, the bus bandwidth of each kind (as NCCL-tests define it) is compared with the
+    datasheet's link between devices of one machine. On a CPU, exposed is the time that the training thread was
+    blocked in a collective. Your own lines that call torch.distributed (a metric, a flag) are reported one by one.
 
     What helps: Exchange less often (no_sync() under gradient accumulation) or less (bfloat16 gradients by a
     communication hook, sharding that fits the network). Start earlier (smaller first buckets, static_graph=True).
@@ -137,7 +137,7 @@ def _own_exchange(step: StepSummary, time: LineTime, saving: Estimate) -> Findin
     summary = f"{place} exchanges{often}: {in_step(saving.value, step)}"
     advice = "Do it every n-th step, or keep it on each rank and exchange sums at the end."
     if calls > 1:
-        advice = "Put what is exchanged into one tensor: one call in place of many; and do it every n-th step."
+        advice = "Exchange one tensor instead of many, every n-th step."
     text = (time.line.source.text,)
     return exposed_communication.finding(
         summary, advice, saving, category="communication", source=time.line.source, evidence=text
@@ -157,18 +157,18 @@ def _collective(use: CollectiveUse) -> str:
 def straggler_rank(step: StepSummary, ranks: tuple[RankUse, ...], straggler: Straggler | None = None) -> Finding | None:
     """One rank arrives last and all others wait for it
 
-    What it means: Collectives end together. Ranks that are there first wait inside the collective's kernel, which looks
-    like slow communication; the rank that waits least is the one that is late. Where all ranks of one host are late
-    together, it is the node.
+    What it means: Collectives end together. Ranks that arrive first wait inside the collective's kernel, which
+    looks like slow communication; the rank that waits least is the straggler. If all ranks of one host are late
+    together, the node is slow.
 
-    How we know: The collectives are matched across all ranks, one by one within each process group. The wait
-    of a rank is the length of the collective there, without its length on the last rank to arrive: the clocks of
-    different hosts need not agree for that. Where a rank is last because it waited for another one before, the other
-    one is the straggler. The excess is the straggler's own time beyond the median of the others'. The gain is a replay
-    of the job from its collectives, with the straggler's own times at the median of the others'.
+    How we know: The collectives are matched across all ranks, one by one within each process group. A rank's wait
+    is the collective's duration on it, minus the duration on the last rank to arrive; so the clocks of different
+    hosts need not agree. If a rank is last because it waited for another one before, the other one is the
+    straggler. The excess is the straggler's own time beyond the median of the others'. The savings come from a
+    replay of the job's collectives, with the straggler's own times at that median.
 
-    What helps: Look at what the straggler alone has: the line that is named, its input, its share of the work (uneven
-    batches, an embedding table), its own host or device (thermal limits, another job).
+    What helps: Compare the straggler with the others: the line that is named, its input, its share of the work
+    (uneven batches, an embedding table), its own host or device (thermal limits, another job).
 
     When to ignore it: When the work is uneven by design (pipeline stages) and balanced elsewhere.
     """
@@ -194,22 +194,20 @@ def _known(step: StepSummary, late: Straggler, ranks: tuple[str, ...]) -> Findin
         start = f"since step {late.since + 1}" if late.since else "from the first measured step on"
         evidence += (f"late {start}, in {format_share(late.steadiness)} of the steps",)
     saving = capped(late.gain, step.duration)
-    advice = f"{_what_to_do(late)}; then the job's step is {format_duration(saving.value)} shorter."
+    advice = f"{_what_to_do(late)}. Expected gain: {format_duration(saving.value)}/step."
     return straggler_rank.finding(summary, advice, saving, source=late.source, evidence=(*evidence, *ranks))
 
 
 def _what_to_do(late: Straggler) -> str:
     if late.arithmetic is not None and uneven(late):
-        return (
-            f"It does {format_times(late.arithmetic)} times the others' arithmetic: give all ranks batches of one size"
-        )
+        return f"It does {format_times(late.arithmetic)} times the others' arithmetic: use batches of equal size"
     if late.source is not None:
         return f"Make {format_source(late.source)} as fast there as on the other ranks"
     if late.node:
         return "Look at that node (its load, its clocks, its storage), or leave it out"
     if late.category:
         return f"Look at its {late.category} first, and at its host"
-    return "No part of its own work is unusually long: check its host and its link"
+    return "Nothing in its own code is slow: check its node and its network link"
 
 
 @rule("ST811", "missing-no-sync", supersedes=("exposed-communication",))
@@ -219,14 +217,15 @@ def missing_no_sync(categories: tuple[CategoryUse, ...], gradients: GradientUse,
     What it means: The step adds up the gradients of several micro-batches, and only their sum is needed on the other
     ranks. But each backward exchanges them, so the same gradients travel once for each micro-batch.
 
-    How we know: The trace marks each forward of the model in DistributedDataParallel, and behind most of them gradients
-    are all-reduced before the next one. With no_sync() only the last of a step would be.
+    How we know: The trace marks each forward of the model in DistributedDataParallel; after most of them, gradients
+    are all-reduced before the next forward. With no_sync(), only the last one of a step would be followed by an
+    exchange.
 
     What helps: Run all but the last micro-batch in model.no_sync() (Accelerate: accelerator.accumulate(model);
     Lightning: accumulate_grad_batches does it).
 
-    When to ignore it: When memory forbids to keep unreduced gradients (sharded strategies reduce in every micro-batch
-    by design).
+    When to ignore it: When memory is too short for unreduced gradients (sharded strategies reduce in every
+    micro-batch by design).
     """
     use, category = gradients, named(categories, "communication")
     if category is None or min(use.micro_batches, use.synchronised) < ACCUMULATES:
@@ -253,13 +252,14 @@ def _backward_line(lines: tuple[LineUse, ...]) -> SourceLine | None:
 def small_buckets(step: StepSummary, categories: tuple[CategoryUse, ...], gradients: GradientUse) -> Finding | None:
     """Gradients are exchanged in many small buckets
 
-    What it means: Each bucket of gradients is a collective of its own, and each collective has a cost that does not
-    depend on its size: launching it, and a round trip between the ranks. Many small ones pay it many times.
+    What it means: Each bucket of gradients is a collective of its own. Each collective has a cost that does not
+    depend on its size: a launch, and a round trip between the ranks. Many small ones pay it many times.
 
-    How we know: The all-reduces behind each backward are counted, and their sizes are in the trace. The gain is
-    modelled: the exposed communication times the share of collectives that buckets of 25 MiB would do without.
+    How we know: The all-reduces after each backward are counted, and their sizes are in the trace. The savings are
+    modelled: the exposed communication times the share of collectives that buckets of 25 MiB would avoid.
 
-    What helps: Leave bucket_cap_mb at its default of 25 or raise it; too large buckets start late, so try some sizes.
+    What helps: Leave bucket_cap_mb at its default of 25 or raise it. Too large buckets start late, so try some
+    sizes.
 
     When to ignore it: When communication hides behind backward anyway.
     """
@@ -282,14 +282,14 @@ def small_buckets(step: StepSummary, categories: tuple[CategoryUse, ...], gradie
 def unused_parameter_search(step: StepSummary, gradients: GradientUse) -> Finding | None:
     """Every step searches the graph for unused parameters
 
-    What it means: find_unused_parameters=True makes DistributedDataParallel walk the whole autograd graph before each
-    backward, on the host, and exchange which parameters were used.
+    What it means: find_unused_parameters=True makes DistributedDataParallel walk the whole autograd graph on the
+    CPU before each backward, and exchange which parameters were used.
 
-    How we know: The search is an operator of its own in the trace (search_unused_parameters); its time is what is to be
+    How we know: The search is an operator of its own in the trace (search_unused_parameters); its time can be
     saved.
 
-    What helps: Leave find_unused_parameters out where all parameters get gradients (torch warns where it was not
-    needed), or use static_graph=True where it is always the same ones that do not.
+    What helps: Leave find_unused_parameters out if all parameters get gradients (torch warns if it was not needed).
+    If always the same ones get none, use static_graph=True.
 
     When to ignore it: When branches of the model really change from step to step.
     """
@@ -305,14 +305,15 @@ def unused_parameter_search(step: StepSummary, gradients: GradientUse) -> Findin
 def rank_imbalance(step: StepSummary, ranks: tuple[RankUse, ...], straggler: Straggler | None = None) -> Finding | None:
     """The ranks wait for one another in turns
 
-    What it means: All ranks wait much in collectives, and each of them is now and then the last: their shares of the
-    work differ from step to step. Batches of texts or images of different sizes do that, and so does work that depends
+    What it means: All ranks wait much in collectives, and each of them is sometimes the last: their shares of the
+    work differ from step to step. Causes are batches of texts or images of different sizes, and work that depends
     on the data.
 
-    How we know: The waiting of each rank in each collective is known, and no single rank or node is behind most of it.
+    How we know: The waiting of each rank in each collective is known, and no single rank or node causes most of it.
 
-    What helps: Batches of one cost on all ranks: sort by length and deal out, fill batches by tokens instead of
-    samples, pad to few sizes. Let ranks differ less often: accumulate over several micro-batches.
+    What helps: Make batches cost the same on all ranks: sort by length and deal out, fill batches by tokens instead
+    of samples, pad to few sizes. Exchange less often, so that differences even out: accumulate over several
+    micro-batches.
 
     When to ignore it: When other jobs on the same machines make the ranks uneven.
     """
@@ -324,7 +325,7 @@ def rank_imbalance(step: StepSummary, ranks: tuple[RankUse, ...], straggler: Str
         return None
     waits = f"{format_duration(waiting)} per step ({format_share(share)})"
     summary = f"The ranks wait {waits} for one another, and the late one changes"
-    advice = "Give all ranks batches of one cost: sort by length, or fill them by tokens."
+    advice = "Give all ranks batches of equal cost: sort by length, or fill them by tokens."
     saving = modelled(waiting, SURE_WAITING * waiting, max(rank.waiting for rank in ranks), step.steady)
     return rank_imbalance.finding(summary, advice, saving)
 
@@ -333,15 +334,15 @@ def rank_imbalance(step: StepSummary, ranks: tuple[RankUse, ...], straggler: Str
 def pipeline_bubble(step: StepSummary, collectives: tuple[CollectiveUse, ...]) -> Finding | None:
     """A pipeline stage waits for the activations of another
 
-    What it means: The model's layers are on several ranks, and this one waits in a receive while it has nothing to
-    compute: at the start and the end of each step (the bubble), or for a slower stage.
+    What it means: The model's layers are on several ranks, and this one waits in a receive without anything to
+    compute. It waits at the start and the end of each step (the bubble), or for a slower stage.
 
-    How we know: Sends and receives between two ranks are in the trace; exposed is the time in which nothing but them
+    How we know: Sends and receives between two ranks are in the trace; exposed is the time in which nothing else
     ran.
 
-    What helps: More micro-batches per step: with p equal stages and m micro-batches the bubble is (p - 1) / (m + p - 1)
-    of the step, interleaved with v chunks per stage (p - 1) / (v m + p - 1). Zero-bubble schedules; stages of equal
-    time, where one waits longer than the bubble.
+    What helps: More micro-batches per step: with p equal stages and m micro-batches the bubble is (p - 1) / (m + p
+    - 1) of the step. Interleaved with v chunks per stage it is (p - 1) / (v m + p - 1). Zero-bubble schedules.
+    Stages of equal time, if one waits longer than the bubble.
 
     When to ignore it: When memory allows no more micro-batches.
     """

@@ -29,7 +29,7 @@ SURE_FROZEN = 0.1
 LEAST_UNREAD_WORK = 0.03
 """Fraction of the step: less is no matter."""
 OF_PASSES, SURE_PASSES, OF_PRODUCTS = 0.8, 0.3, 0.1
-"""Fraction of attention's passes over its weights that is saved without them, and that surely is; of its products, that
+"""Fraction of attention's passes over its weights that is saved without them, and that surely is; of its matmuls, that
 may be besides. Measured: 0.3 to 1.2 of the passes, nothing of 64 tokens (four shapes of 64 to 1024 tokens, one thread,
 torch 2.13)."""
 SURE_LINES = 0.8
@@ -69,24 +69,24 @@ SURE_GONE_THROUGH = 0.5
     at_setting=True,
 )  # fmt: skip
 def computed_again(step: StepSummary, repeats: tuple[RepeatUse, ...], case: Case) -> Iterator[Finding]:
-    """A line computes what it has computed before
+    """A line computes the same result again
 
-    What it means: What the line computes depends on nothing that changes: a filter, a mask, a position table, a
-    permutation of the dataset, features of a frozen model. It gives the same numbers as the last time, and takes as
-    long.
+    What it means: The line's result depends on nothing that changes: a filter, a mask, a position table, a
+    permutation of the dataset, features of a frozen model. It computes the same numbers as the last time, and takes
+    as long.
 
-    How we know: In a few steps, what the lines of the loop and of your most expensive functions give is fingerprinted:
-    each array whose evaluation takes more than 20 microseconds, by its bytes. A result that was there before counts
-    with the time that it took. Buffers of one number do not count, nor do copies that are changed afterwards; nor what
-    is on a device. Of lines that call each other the innermost one is named that takes nearly all of the time; where
-    two lines of a function ask for the same result, one after the other, the second of these. What the loop gets from
-    its loader is at the dataset's line that takes most.
+    How we know: In a few steps, the results of the loop's lines and of your most expensive functions are
+    fingerprinted: each array that takes more than 20 microseconds to compute, by its bytes. A repeated result
+    counts with the time that it took. Buffers of one number, copies that are changed afterwards, and results on a
+    device do not count. If lines call each other, the innermost one with nearly all of the time is named. If two
+    lines of a function ask for the same result in a row, it is the second one. For what the loop gets from its
+    loader, it is the dataset's line that takes most.
 
-    What helps: Compute it once: before the loop, in __init__ (register_buffer), or by what it depends on
-    (functools.cache, a dictionary). What belongs to a sample: once for each sample, kept or written to disk. What
-    depends on the weights: once per step.
+    What helps: Compute it once: before the loop, in __init__ (register_buffer), or per argument (functools.cache, a
+    dictionary). Results per sample: once for each sample, kept or written to disk. Results that depend on the
+    weights: once per step.
 
-    When to ignore it: When it changes later, as by a schedule: then keep it until it does. When it would not fit into
+    When to ignore it: When it changes later, as by a schedule: then keep it until then. When it would not fit into
     memory.
     """
     for use in repeats:
@@ -121,14 +121,14 @@ def _in_dataset(use: RepeatUse, case: Case) -> SourceLine | None:
 
 
 def _keep(use: RepeatUse) -> str:
-    """Where to keep it: what has one result needs no key, what another line has asked for is there."""
+    """Advice on where to keep the result: a single result needs no key, and another line may have it already."""
     if use.first is not None:
         return f"Compute it once: keep what {format_source(use.first)} gave and use that, or leave one of the two out."
     if use.trained and use.evaluations >= TWICE:
-        return "Compute it once per step and use that: it depends on weights, which each update changes."
+        return "Compute it once per step and reuse it: it depends on weights, which each update changes."
     if use.results == 1:
-        return "Compute it once, before the loop or in __init__ (register_buffer), and use that."
-    return "Keep each result by what it depends on (functools.cache, a dictionary) and look it up."
+        return "Compute it once, before the loop or in __init__ (register_buffer), and reuse it."
+    return "Cache each result by its arguments (functools.cache, a dictionary)."
 
 
 def _evidence(use: RepeatUse) -> Iterator[str]:
@@ -167,9 +167,9 @@ GOES_THROUGH = {
         "preallocated array from the start."
     )),
     "view": ("loads whole tensors and uses a part ({what})", (
-        "torch.save writes all of the tensor that a view belongs to: save view.clone(), and write these files anew."
+        "torch.save writes all of the tensor that a view belongs to: save view.clone(), and write these files again."
     )),
-    "rows": ("makes rows that nobody takes ({what})", (
+    "rows": ("makes rows that nobody uses ({what})", (
         "Decide before a row is made whether it is taken: from an index of the good ones, which is made once; each "
         "worker reads only its own files or lines (torch.utils.data.get_worker_info()), and skips the others unparsed."
     )),
@@ -182,26 +182,26 @@ GOES_THROUGH = {
 
 @rule("ST215", "goes-through-all", supersedes=(*GENERAL, "computed-again"), by_line=True, at_setting=True)
 def goes_through_all(step: StepSummary, works: tuple[WorkUse, ...]) -> Iterator[Finding]:
-    """A line goes through all of something for a small part of it
+    """A line reads all of something for a small part of it
 
-    What it means: An item lists its folder, reads the file of all items, copies the whole sample of which it keeps a
-    crop; a draw converts a list of everything, a search passes over a list. The cost grows with the dataset, the buffer
-    or the program, and not with the batch.
+    What it means: An item lists its folder, reads the file of all items, or copies the whole sample for a crop of
+    it. A draw converts a list of everything; a search walks a list. The cost grows with the dataset, the buffer or
+    the program, not with the batch.
 
     How we know: In a few steps, the lines of the loop and of your most expensive functions are timed, with the
-    functions of packages and of Python's library that each calls directly. The function tells what the line goes
-    through: a folder, an object and all that it refers to, Python's stack, a file of the same name each time. A
-    container counts where each evaluation reads the same one of a thousand entries or more as a whole, neither by an
-    index nor by a method, and takes three nanoseconds an entry at least, which an index or a small sample of it does
-    not take. Rows of a generator count that are bound and bound anew before anything reads them, and those of one that
-    a loader reads through something that drops some (itertools.islice), and items whose arrays are no rows of the batch
-    that collate_fn makes of them. A tensor that torch.load gives counts where it lies in a memory of twice its bytes or
-    more: it was saved as a view. Lines of one kind and function count together.
-    Less than a tenth of the step is not reported. A worker's lines are seen in a few batches, and have their share of
-    the wait for it.
+    package and library functions that each calls directly. The function shows what the line reads as a whole: a
+    folder, an object and all that it refers to, Python's stack, a file of the same name each time. A container of a
+    thousand entries or more counts if each evaluation reads the same one as a whole, neither by an index nor by a
+    method. It must take at least three nanoseconds per entry, which an index or a small sample does not. Generated
+    rows count if nothing reads them before the next ones are bound, or if something between generator and loader
+    drops them (itertools.islice). So do items whose arrays are not in the batch that collate_fn makes. A tensor
+    from torch.load counts if its storage has at least twice its bytes: it was saved as a view. Lines of one kind
+    and function count together. Less than a tenth of the step is not reported. A worker's lines are seen in a few
+    batches, and have their share of the wait for it.
 
-    What helps: Do once what does not depend on the item: list the folder, open the file, make the array, the set or the
-    dictionary; join a list of arrays by numpy. More workers do the same work at the same time: they come second.
+    What helps: Do once what does not depend on the item: list the folder, open the file, make the array, the set or
+    the dictionary. Join a list of arrays with numpy. More workers come second: they only repeat the same work in
+    parallel.
 
     When to ignore it: When it is another folder, list or object each time, and all of it is needed.
     """
@@ -233,15 +233,16 @@ def goes_through_all(step: StepSummary, works: tuple[WorkUse, ...]) -> Iterator[
 def double_precision_items(step: StepSummary, works: tuple[WorkUse, ...]) -> Finding | None:
     """Samples are computed in double precision and trained in single
 
-    What it means: numpy makes float64 by default (np.random, np.linspace, Python's numbers in arrays), and one such
-    array turns what is computed with it into float64 or complex128. At the end the sample is cut to float32 again.
+    What it means: numpy makes float64 by default (np.random, np.linspace, Python's numbers in arrays). One such
+    array turns everything computed with it into float64 or complex128. At the end the sample is converted to
+    float32 again.
 
-    How we know: In a few steps the results of your most expensive functions are looked at, in workers of the loader,
-    too. Lines that give arrays of more than a thousand numbers in double precision count with their own time, where
-    other lines give single precision. Of that time single precision saves a half as a rule.
+    How we know: In a few steps the results of your most expensive functions are examined, also in workers of the
+    loader. Lines that return arrays of more than a thousand numbers in double precision count with their own time,
+    if other lines return single precision. Single precision usually saves half of that time.
 
-    What helps: Make the constants float32 (dtype=np.float32), draw by torch.randn or torch.rand, and compare the dtypes
-    that your transforms return.
+    What helps: Make the constants float32 (dtype=np.float32), draw by torch.randn or torch.rand, and compare the
+    dtypes that your transforms return.
 
     When to ignore it: Where the precision is needed, as in long sums.
     """
@@ -251,7 +252,7 @@ def double_precision_items(step: StepSummary, works: tuple[WorkUse, ...]) -> Fin
         return None
     first, others = lines[0], f" and {format_count(len(lines) - 1, 'other line')}" if len(lines) > 1 else ""
     return double_precision_items.finding(
-        f"{format_source(first.source)}{others}: float64 arrays of what is trained in float32, "
+        f"{format_source(first.source)}{others}: float64 arrays of data that is trained in float32, "
         f"{in_step(spent.value, step)}",
         "Keep single precision throughout: dtype=np.float32 for constants and arrays, random numbers by torch.randn or "
         "torch.rand in place of numpy's.",
@@ -266,17 +267,17 @@ def double_precision_items(step: StepSummary, works: tuple[WorkUse, ...]) -> Fin
 def frozen_forward(step: StepSummary, frozen: RepeatedForward) -> Finding | None:
     """A model that is not trained runs forward in every step
 
-    What it means: A reference, a teacher or a frozen encoder gives the same output for the same sample in each epoch,
-    and computes it anew each time.
+    What it means: A reference, a teacher or a frozen encoder returns the same output for the same sample in each
+    epoch, and computes it again each time.
 
     How we know: Each forward is timed, and whether gradients were on. This model never has any, and runs in nearly
-    every step. Models whose weights changed in the run (an average of the trained one, a target network that is copied
-    now and then) are left out. Samples may differ in each epoch, so the interval starts at a tenth.
+    every step. Models whose weights changed in the run are excluded: an average of the trained one, or a target
+    network that is copied every n-th step. Samples may differ in each epoch, so the interval starts at a tenth.
 
-    What helps: Run it once over the dataset before training, keep what it gives with each sample, and read that.
+    What helps: Run it once over the dataset before training, store its output with each sample, and read that.
 
-    When to ignore it: When its weights follow those of the trained model, when samples are augmented or made by the
-    model that trains, or when its outputs are too large to keep.
+    When to ignore it: When its weights follow those of the trained model, when samples are augmented or generated
+    by the trained model, or when its outputs are too large to store.
     """
     spent = frozen.duration.value
     if step.device != "cpu" or frozen.steps < IN_EACH or ratio(spent, step.duration.value) < LEAST_FROZEN:
@@ -308,16 +309,16 @@ def unread_result(step: StepSummary, unread: tuple[UnreadUse, ...], case: Case) 
     """A module computes a result that nobody reads
 
     What it means: The module returns several results, and the line that calls it binds one to a name that it never
-    reads, or takes the first alone. torch's attention returns its weights unless need_weights=False says that nobody
-    wants them, and computes them one pass after the other; without them it is fused, on a CPU if it drops nothing.
+    reads, or takes only the first. torch's attention returns its weights unless you pass need_weights=False, and
+    computes them in several passes. Without them it uses a fused kernel (on a CPU only if it drops nothing).
 
-    How we know: In a few steps, the instructions behind each call of a module are read: the names that take its
-    results, and whether any way through the function loads them before they are bound again. Modules with forward hooks
-    are left out. What is to be saved is, for attention, most of its passes over the weights; for other modules, their
-    operators that make a graph which no backward goes through, or on a CPU the lines of forward that make nothing else,
-    if what they call is known to change nothing.
+    How we know: In a few steps, the instructions after each call of a module are read: the names that take its
+    results, and whether any path through the function loads them before they are bound again. Modules with forward
+    hooks are excluded. For attention, the savings are most of its passes over the weights. For other modules, they
+    are operators whose graph no backward reaches. On a CPU they are lines of forward that make nothing else, if
+    what they call is known to change nothing.
 
-    What helps: need_weights=False for torch.nn.MultiheadAttention; an argument of your own that leaves the result out,
+    What helps: need_weights=False for torch.nn.MultiheadAttention; an argument of your own that omits the result,
     or `if not self.training` around a score that only the evaluation reads.
 
     When to ignore it: When another caller of the same module reads it.
@@ -335,7 +336,7 @@ def unread_result(step: StepSummary, unread: tuple[UnreadUse, ...], case: Case) 
         advice = (
             "Pass need_weights=False: then the attention is fused (scaled_dot_product_attention)."
             if attention
-            else "Leave the result out where nobody wants it: an argument of the module, or a method of its own."
+            else "Leave the result out where nobody reads it: an argument of the module, or a method of its own."
         )
         drops = step.device == "cpu" and any(plain_name(each.name).startswith(DROPPING) for each in case.operators)
         if attention and drops:
@@ -375,13 +376,13 @@ def _lines_unread(use: UnreadUse, case: Case) -> Finding | None:
 def unused_rows(step: StepSummary, picked: tuple[PickedUse, ...]) -> Iterator[Finding]:
     """Rows are computed that the loss does not use
 
-    What it means: A head computes all positions of a sequence, or all nodes of a graph, and the loss takes some of
-    them: the masked tokens, the last position, the nodes of the batch. The others are computed in forward, and their
-    gradients, which are zeros, go through backward.
+    What it means: A head computes all positions of a sequence, or all nodes of a graph, and the loss uses only
+    some: the masked tokens, the last position, the nodes of the batch. The others are computed in forward, and
+    their gradients, which are zeros, go through backward.
 
-    How we know: In a few steps the graph of each backward is walked. A slice, an index, or labels that the loss ignores
-    say which fraction of the rows goes on. The nodes in front of it that compute each row by itself, and whose result
-    nothing else takes, have their time in the profile; the part of the other rows is to be saved.
+    How we know: In a few steps the graph of each backward is walked. A slice, an index, or labels that the loss
+    ignores show which fraction of the rows is used. The nodes before it that compute each row independently, and
+    whose result nothing else uses, have their time in the profile. The savings are the share of the other rows.
 
     What helps: Pick the rows first: head(hidden[mask]) in place of head(hidden)[mask], hidden[:, -1] before the head,
     only labels that count.
@@ -427,17 +428,17 @@ KEEP = "Keep the iterator: make it before the loop, take next() of it, and make 
 def iterator_in_step(step: StepSummary, loader: LoaderUse, period: PeriodUse | None = None) -> Finding | None:
     """A new iterator of the loader is made in every step, or every few steps
 
-    What it means: `next(iter(loader))` starts the dataset anew for a single batch, `islice(loader, 4)` for four: the
-    sampler draws an order of all of it (a permutation of the whole dataset where it shuffles), workers are started, and
-    the rest is thrown away.
+    What it means: `next(iter(loader))` starts the dataset again for a single batch, `islice(loader, 4)` for four.
+    The sampler draws an order of the whole dataset (a permutation if it shuffles), workers start, and the rest is
+    thrown away.
 
-    How we know: The making of each iterator is seen. One is made in every step, several in a row, though each has more
-    batches than the step reads. What a batch takes beyond reading and collating its items, and the making itself, is to
-    be saved. Or one is made every few steps, and reads less than half of its batches, and the input of just these steps
-    is longer: what it is longer by is to be saved.
+    How we know: The making of each iterator is seen. Either several steps in a row make one, though each iterator
+    has more batches than the step reads. The savings are then the time to make it, and the time per batch beyond
+    reading and collating its items. Or one is made every few steps and reads less than half of its batches, and
+    input takes longer in just these steps. The savings are then that extra time.
 
-    What helps: Keep one iterator and take the next batch of it: `stream = iter(loader)` before the loop,
-    `next(stream)` in it, and a new one when it is used up (or a generator: `while True: yield from loader`).
+    What helps: Keep one iterator and take the next batch from it: `stream = iter(loader)` before the loop,
+    `next(stream)` in it, and a new one when it is used up. Or use a generator: `while True: yield from loader`.
 
     When to ignore it: When the dataset changes from step to step.
     """

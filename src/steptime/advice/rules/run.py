@@ -71,14 +71,14 @@ def slow_evaluation(segments: tuple[SegmentUse, ...]) -> Finding | None:
     this is never charged to them.
 
     How we know: Forward calls without gradients, and the loaders that feed them, are their own segments of the run;
-    their total is compared with the run after the warm-up. The rows of some of these calls are counted. Where they have
-    a fourth of a training batch or less, and as many rows would take far less time in passes as training has, the small
-    batches are the cause.
+    their total is compared with the run after the warm-up. The rows of some of these calls are counted. The cause
+    is small batches if calls have at most a fourth of a training batch, and if passes as large as training's would
+    take far less time.
 
-    What helps: torch.no_grad() or inference_mode around it: eval() leaves gradients on, and every activation is kept
-    for a backward that never comes. Larger batches without gradients: a loader for evaluation needs a batch size of its
-    own. Evaluate less often or on a fixed part of the data; workers for the validation loader; evaluate checkpoints in
-    another process. What is wanted of the training set alone, the training steps have: add up their losses and hits.
+    What helps: torch.no_grad() or inference_mode around it: eval() leaves gradients on, and every activation is
+    kept for a backward that never comes. Larger batches: a loader for evaluation needs a batch size of its own.
+    Evaluate less often or on a fixed part of the data; use workers for the validation loader; evaluate checkpoints
+    in another process. For figures of the training set, add up the losses and hits of the training steps.
 
     When to ignore it: When the measured piece of the run is too short to hold the usual number of training steps per
     evaluation.
@@ -170,17 +170,17 @@ def rollout_share(
     updates. Where the rollouts dominate, faster training steps change little.
 
     How we know: Runs of forward calls without gradients before updates are segments of their own; their total is
-    compared with the run after the warm-up. The models' forward is timed in all of them, and in one the
-    lines, too; the text of a line shows whether it is the environment (`.step(`, `.reset(`) or a transfer. Where only
-    the models' forward takes time, the rule reports calls of the models: a check, a teacher, a generator of samples.
-    Calls with far fewer rows than a training batch are reported as such (see ST901), where no line is an environment.
-    Where most of it is in lines in which neither a model nor an environment runs, the rule names these. Where
-    torch.distributions checks its arguments for a tenth of it (see ST608), that comes first, and then a slow way to a
-    result at the line that takes most (see ST421).
+    compared with the run after the warm-up. The models' forward is timed in all of them, and the lines in one. A
+    line's text shows whether it is the environment (`.step(`, `.reset(`) or a transfer. If only the models' forward
+    takes time, the rule reports calls of the models: a check, a teacher, a generator of samples. If no line is an
+    environment, calls with far fewer rows than a training batch are reported as such (see ST901). If most of the
+    time is in lines that run neither a model nor an environment, the rule names these. Argument checks of
+    torch.distributions come first if they take a tenth of it (see ST608), then a slow way to a result at the line
+    that takes most (see ST421).
 
-    What helps: Where the models take the time, vectorised environments with one batched forward for all. Where the
-    environment does, a cheaper step of it, or environments in processes of their own. inference_mode while acting. Cost
-    of the calls alone: fewer of them, or one for a larger batch.
+    What helps: If the models take the time, vectorised environments with one batched forward for all. If the
+    environment does, a cheaper step of it, or environments in processes of their own. inference_mode while acting.
+    If the calls themselves are the cost, fewer of them, or one for a larger batch.
 
     When to ignore it: When the environment is the point (a real robot).
     """
@@ -197,7 +197,7 @@ def rollout_share(
     count = sum(each.seen if use.every > 1 else each.calls for each in found)  # one rollout was looked at
     part = count * check_time(machine) * use.count / max(1, use.duration)
     if part >= LEAST_CHECKS:
-        summary = f"torch.distributions checks its arguments for some {format_share(min(part, 1.0))} of the rollouts, "
+        summary = f"torch.distributions checks its arguments for about {format_share(min(part, 1.0))} of the rollouts, "
         summary += f"{format_share(use.share)} of the run"
         more = f"{count:.3g} checks in a rollout ({times})."
         given = {**_where(use), "source": found[0].source}
@@ -268,22 +268,23 @@ def steps_changed(
 ) -> Finding:
     """Steps become longer within the run
 
-    What it means: The job was faster, and one of its parts became slower for good: a later stage of a curriculum,
-    another shard of the data, a schedule that switches something on, a cache that no longer fits. Or it becomes slower
-    all the time: hooks that are registered again in each epoch, a list that is searched, a graph that is kept.
+    What it means: The job was faster, and one of its parts became permanently slower: a later stage of a
+    curriculum, another shard of the data, a schedule that switches something on, a cache that no longer fits. Or it
+    becomes slower all the time: hooks that are registered again in each epoch, a list that is searched, a graph
+    that is kept.
 
-    How we know: Pettitt's rank test finds the step from which on steps are longer. All thirds before it must be faster
-    than the middle, all thirds after it slower; the change must be sudden, and most of it in one phase: where all
-    phases grow alike, the machine became slower. Gradual growth means: each fifth of the run is slower than the one
-    before, in one phase above all, by three tenths in total. When steps become slower while the job runs, its lines
-    are timed once more, and the rule names the line that grew. For the backward pass it names the line by which the
-    graph of one step reaches the next: the search for leaks finds it, else it is the only variable that the line with
-    the forward pass both reads and binds. Lists, dictionaries, sets and deques of the job's variables and attributes
-    are measured at three steps, and the hooks of modules: the rule names one that becomes longer with each, at that
-    line, with the line that makes it longer, or the one that registers hooks. Without such a line,
-    on a CPU that other processes used meanwhile, the finding is a note: they may be what changed.
+    How we know: Pettitt's rank test finds the step from which on steps are longer. All thirds before it must be
+    faster than the middle, all thirds after it slower. The change must be sudden, and most of it in one phase: if
+    all phases grow alike, the machine became slower. Gradual growth means that each fifth of the run is slower than
+    the one before, mainly in one phase, by three tenths in total. If steps become slower while the job runs, its
+    lines are timed once more, and the rule names the line that grew. For the backward pass it names the line by
+    which the graph of one step reaches the next. The search for leaks finds that line; else it is the only variable
+    that the line with the forward pass both reads and binds. Lists, dictionaries, sets and deques of the job's
+    variables and attributes, and the hooks of modules, are measured at three steps. The rule names one that grows
+    each time, and the line that extends it or registers the hooks. Without such a line, if other processes used the
+    CPU meanwhile, the finding is a note: they may be what changed.
 
-    What helps: Look at what the job does from that step on.
+    What helps: Find out what the job does differently from that step on.
 
     When to ignore it: When the later steps have more to do by design (longer sequences, unfrozen layers).
     """
@@ -311,11 +312,11 @@ def steps_changed(
     elif longer:
         summary = f"Since step {change.step}{epoch} a step takes {took}; {longer}"
     if change.longer.startswith(HOOKS_OF):
-        advice = "Remove all hooks when they have served (handle.remove() of each handle), or register them once."
+        advice = "Remove all hooks after use (handle.remove() of each handle), or register them once."
     elif longer and change.gradual:
         advice = (
-            f"Empty {change.longer} once it has served (at the end of each epoch), bound it, keep a sum of it, or "
-            "pass over the new entries only. A deque is slow to index, a list slow to search: use a list by index, "
+            f"Empty {change.longer} after use (at the end of each epoch), limit it, keep a sum of it, or "
+            "process only the new entries. A deque is slow to index, a list slow to search: use a list by index, "
             "a set or a dictionary."
         )
     known = any(run.source == change.line for run in runs)  # else its text has to do
@@ -327,7 +328,7 @@ def steps_changed(
             "copy of everything that was stored so far grows with it."
         )
     if keeps:
-        advice = f"Cut the graph between steps: {change.carried} = {change.carried}.detach() behind the update."
+        advice = f"Cut the graph between steps: {change.carried} = {change.carried}.detach() after the update."
     amount = change.growth * change.share
     saving = modelled(amount, 0.8 * amount, 1.2 * amount, step.steady)
     # Without a category: the hottest line of one was timed before the change.
@@ -364,18 +365,18 @@ def periodic_steps(step: StepSummary, period: PeriodUse, loader: LoaderUse | Non
     What it means: Something runs every so many steps in the training thread: histograms, images for a tracker, a
     running evaluation, an update of a second network.
 
-    How we know: Of the steps that are far longer than usual, three in four lie k steps apart, and three in four of
-    those steps are slow. Their extra time is spread over all steps. Where lines were timed in slow steps and in others,
-    the line with most of the extra time is named, and the savings are its part. The operators are those of profiled
-    slow steps. Without such times, the line is the only one of the loop that takes a count modulo something, else the
-    only one that calls anything but torch. Slow steps may become slower with each, as where all that was stored so far
-    is saved again.
+    How we know: Of the steps that are far longer than usual, three in four are k steps apart, and three in four
+    steps k apart are slow. Their extra time is divided among all steps. If lines were timed in slow steps and in
+    others, the line with most of the extra time is named, and the savings are its part. The operators are those of
+    profiled slow steps. Without such times, the line is the only one of the loop that takes a count modulo
+    something, else the only one that calls anything but torch. Slow steps may grow, for example if each saves
+    everything that was stored so far.
 
-    What helps: Do it less often, on a part of the data, or in another thread or process. Of what grows, only the new
-    part.
+    What helps: Do it less often, on a part of the data, or in another thread or process. If it grows, handle only
+    the new part.
 
-    When to ignore it: When it is the point of the job. Where workers of a loader deliver in bursts, the rule is silent:
-    the wait for input is what it is about.
+    When to ignore it: When it is the point of the job. If workers of a loader deliver in bursts, the rule is
+    silent, because then steps wait for input.
     """
     if period.cost.value < LEAST_PERIOD * step.duration.value:
         return None
@@ -429,23 +430,23 @@ def outlier_steps(
 ) -> Finding | None:
     """A few steps take many times as long as the others
 
-    What it means: The usual step is one thing, and these are another. A mean of both describes neither, so that the
-    step, its categories and the findings are those of the usual steps; what these few took is reported here.
+    What it means: A mean over the usual steps and these few describes neither. So the step, its categories and the
+    findings are those of the usual steps, and this finding reports the few.
 
-    How we know: A step is an outlier from ten interquartile ranges above the upper quartile, and twice the median, on,
-    where no more than a quarter of the steps are such. Their cause is the phase (in a trace the category) that takes
-    most time beyond its time in the other steps. Steps that are long by a garbage collection, or because it is their
-    turn (ST905), are the job's own and stay in the mean. So do steps that wait for input, if they are more than one in
-    fifty: a late batch now and then is how the job runs. Steps whose model took long and whose wait was shorter for it
-    are no longer as a whole: the mean leaves them out, and nothing is reported of them. Steps with an evaluation or a
-    checkpoint count without it, by what else they do. Where they have many backward
-    passes, the line that starts these is named (see ST510); else the line with most of the time, where one of them was
-    timed by line. Outliers that become longer, by half or more and steadily, go through something that grows.
+    How we know: An outlier is at least ten interquartile ranges above the upper quartile and twice the median, if
+    no more than a quarter of the steps are such. Its cause is the phase (in a trace the category) with most extra
+    time over the other steps. Steps that are long because of a garbage collection, or because it is their turn
+    (ST905), stay in the mean. So do steps that wait for input, if they are more than one in fifty: late batches are
+    then normal for the job. If a long model phase made the wait shorter, the step as a whole is no longer: the mean
+    excludes it, and it is not reported. Steps with an evaluation or a checkpoint count without that time. If
+    outliers have many backward passes, the line that starts these is named (see ST510). Else it is the line with
+    most of the time, if one of them was timed by line. If outliers become longer, steadily and by half or more,
+    they process something that grows.
 
-    What helps: Look at what else the job does in these steps (a checkpoint, a log, a first batch of another shape), and
-    at what else ran on the machine then: where others used its CPUs, measure again.
+    What helps: Look at what else the job does in these steps (a checkpoint, a log, a first batch of another shape).
+    Look at what else ran on the machine then: if others used its CPUs, measure again.
 
-    When to ignore it: When they are few of a long run, or another program's doing.
+    When to ignore it: When they are few in a long run, or another program caused them.
     """
     if (
         outliers.share < LEAST_OUTLYING or not outliers.longer or caught is not None
@@ -472,20 +473,20 @@ def outlier_steps(
 
 @rule("ST907", "caught-steps", weight=Weight.NOTE)
 def caught_steps(caught: CaughtUse) -> Finding | None:
-    """Slow steps, looked into while they lasted
+    """Slow steps, sampled while they ran
 
-    What it means: You asked for steps of a kind (steptime run --catch): longer than so many times the usual one, longer
-    than a time, or every n-th. This is where the training thread was in them.
+    What it means: You asked for certain steps (steptime run --catch): longer than n times the usual one, longer
+    than a given time, or every n-th. The finding shows where the training thread was in them.
 
-    How we know: While such a step lasts, a thread of ours looks at the training thread's frames every five
-    milliseconds, from the limit on, and of every n-th step all the time. Shares are of that time, by the user's lines.
-    Steps in which steptime itself profiles are left alone. A hundred steps are looked into, the first ones. After three
-    at even distances the next ones are known in advance: up to three are profiled, the same on every rank.
+    How we know: From the limit on, a thread of steptime's samples the training thread's frames every five
+    milliseconds; every n-th step is sampled from its start. Shares are of that time, by your lines. Steps in which
+    steptime itself profiles are excluded. At most a hundred steps are sampled. After three at equal distances the
+    next ones are known in advance: up to three are profiled, the same on every rank.
 
-    What helps: A line that has most of the time says what the step was at: a checkpoint, an evaluation, a log, a wait
-    for a batch or for another rank. Steps at even distances have a cause in the job; uneven ones often one outside.
+    What helps: A line with most of the time shows what the step did: a checkpoint, an evaluation, a log, a wait for
+    a batch or for another rank. Steps at equal distances have a cause in the job; others often one outside.
 
-    When to ignore it: When the steps are few of a long run.
+    When to ignore it: When the steps are few in a long run.
     """
     slow = caught.duration > NO_LONGER * caught.usual
     steps = format_count(caught.count, "step")
@@ -543,7 +544,7 @@ SINGLE = "float32"
 LOWER = ("bfloat16", "float16")
 """Formats that autocast computes in, the one to be tried first before the other: it needs no scaled loss."""
 IN_LOWER = re.compile(r"half|bf16|bfloat16|fp16|(?<![a-z])f16|[hs]884|16816|1688|_[HB][HB]S_", re.IGNORECASE)
-"""How kernels of PyTorch, cuDNN, cuBLAS and Tensile name 16-bit formats and the units for them."""
+"""How kernels of PyTorch, cuDNN, cuBLAS and Tensile name 16-bit dtypes and the units for them."""
 LOWER_BY_NAME = 0.1
 """Fraction of the computing: from a tenth on in such kernels, the job uses a lower format already."""
 LIBRARIES = ("cudnn_", "miopen_", "native_", "mkldnn_")
@@ -552,19 +553,19 @@ LIBRARIES = ("cudnn_", "miopen_", "native_", "mkldnn_")
 
 @rule("ST908", "compute-share", supersedes=("dominant-operator",), weight=Weight.NOTE, fallback=True)
 def compute_share(step: StepSummary, categories: tuple[CategoryUse, ...], case: Case) -> Finding | None:
-    """Computing is most of the step, and nothing that was found shortens it much
+    """Compute is most of the step, and no finding shortens it much
 
-    What it means: The device (on a CPU: the operators themselves) is at work for half of the step or more, and no
-    finding would give back a good part of that. The step is made of these operators. The fixes change how the whole
-    model computes, and the gain shows only when they are tried.
+    What it means: The device (on a CPU: the operators themselves) is busy for half of the step or more, and no
+    finding would save a good part of that. The fixes change how the whole model computes, and only a trial shows
+    what they gain.
 
-    How we know: The computing is added up by operator: on a device the kernels that each launched, on a CPU the
-    operators themselves. Where the kernels' work is known, so is their share of the roofline: what good kernels
-    at the machine's peaks would take, of what these take.
+    How we know: Compute time is added up by operator: on a device the kernels that each launched, on a CPU the
+    operators themselves. If the cost of the kernels is known, so is their share of the roofline: the time of good
+    kernels at the machine's peaks, over the time that these take.
 
     What helps: A lower precision (torch.autocast with bfloat16), the layout that the device's convolutions prefer
-    (channels_last), torch.compile, other algorithms of cuDNN. steptime try runs the job with each and says which pays.
-    Beyond them only less work: a smaller model, batch or resolution.
+    (channels_last), torch.compile, other algorithms of cuDNN. steptime try runs the job with each and reports which
+    help. Beyond these only less work helps: a smaller model, batch or resolution.
 
     When to ignore it: When the operators are near their roofline in the precision that the job needs.
     """
@@ -598,14 +599,14 @@ OUTSIDE_THE_MODEL = frozenset({"python", "input", "transfer", "evaluation", "opt
 
 @rule("ST909", "large-part", weight=Weight.NOTE)
 def large_part(step: StepSummary, case: Case) -> Iterator[Finding]:
-    """A line or an operator takes a good part of the step, and no finding is about it
+    """A line or an operator takes a good part of the step, without a finding
 
-    What it means: Nothing that steptime knows makes this part faster, or it has to be. It is named all the same, with
-    its place: what takes a tenth of each step or more shall not be found in a table only.
+    What it means: steptime knows nothing that makes this part faster, or the part is needed. It is named anyway,
+    with its place, because it takes at least a tenth of each step.
 
-    How we know: Lines of the loop, outside of the model, and operators are held against a tenth of the step. What a
-    finding names by its line, its function or its operator is left out. So is each category in which a tenth of the
-    step could be saved, where findings claim less than four fifths of all that could be.
+    How we know: Lines of the loop outside of the model, and operators, are compared with a tenth of the step. Those
+    that a finding names by line, function or operator are excluded. So is each category in which a tenth of the
+    step could be saved, if findings claim less than four fifths of that.
 
     What helps: Ask what the line is for, and whether each step needs it.
 

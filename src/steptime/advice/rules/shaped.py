@@ -123,7 +123,7 @@ def _window(use: ShapedUse) -> _Faster | None:
         return None
     sure, likely = (0.2, 1 - 4 / size) if single else (max(0.1, 1 - 13.5 / size), 1 - 8 / size)
     return _Faster(
-        f"A window of {high} × {wide} that is not trained is convolved in full",
+        f"A window of {high} × {wide} of fixed weights is convolved in full",
         f"If it is the product of two vectors, as a Gaussian or a box is, convolve with the column ({high} × 1), then "
         f"with the row (1 × {wide}): {high + wide} products for each number in place of {high * wide}.",
         frozenset({"conv2d"}),
@@ -151,20 +151,21 @@ WAYS = {
     ),
 )  # fmt: skip
 def slow_operator(step: StepSummary, shaped: tuple[ShapedUse, ...], case: Case) -> Iterator[Finding]:
-    """An operator is slow for what it is given
+    """An operator is slow for its arguments
 
-    What it means: unique of rows (dim=0) sorts and compares them one by one, where the unique of plain numbers is fast.
-    nn.Bilinear goes through its outputs one by one, with small operators for each, forward and backward. A window that
-    is not trained (a blur, the Gaussian of a structural similarity) is mostly the product of a column and a row, and a
-    convolution with these two takes 2 k products for each number in place of k².
+    What it means: Three operators have a faster form for some arguments. unique of rows (dim=0) sorts and compares
+    row by row, while unique of plain numbers is fast. nn.Bilinear computes its outputs one by one, with small
+    operators for each, forward and backward. A fixed convolution kernel (a blur, the Gaussian of a structural
+    similarity) is usually the product of a column and a row. A convolution with these two takes 2 k products for
+    each number instead of k².
 
-    How we know: The profile has the operators with the shapes of their arguments, and whether weights get a gradient.
-    The other way was measured against each in many sizes (torch 2.13, one thread); where it pays depends on these, and
-    sizes in which it does not are left out.
+    How we know: The profile has the operators with the shapes of their arguments, and whether weights get a
+    gradient. The faster form was measured against each in many sizes (torch 2.13, one thread); sizes in which it is
+    not faster are excluded.
 
-    What helps: What the finding says. Results are the same but for rounding.
+    What helps: The form that the finding names. Results are the same except for rounding.
 
-    When to ignore it: When the columns of a row do not fit into one integer, or the window is no product of two
+    When to ignore it: When the columns of a row do not fit into one integer, or the kernel is no product of two
     vectors.
     """
     if step.device != "cpu":
@@ -208,19 +209,18 @@ for sums of absolute values, 70 to 99 % for products, 98 to 100 % for cosines (t
 def all_pairs(step: StepSummary, spread: tuple[SpreadUse, ...], case: Case) -> Iterator[Finding]:
     """A tensor of all pairs is made and summed up
 
-    What it means: Two tensors are broadcast against each other, so that each row of the one meets each row of the
-    other, subtracted or multiplied, and the result is summed over their features. What is made in between has a
-    number for each pair *and* each feature: it is written, read, squared and summed, forward and backward, at the speed
-    of memory.
+    What it means: Two tensors are broadcast against each other, subtracted or multiplied for each pair of rows, and
+    the result is summed over the features. The tensor in between has a number for each pair *and* each feature. It
+    is written, read, squared and summed, forward and backward, at the speed of memory.
 
-    How we know: The profile has operators on two inputs of which the result has eight times as many numbers as either,
-    or which were expanded so, and a sum of it over dimensions that both inputs have. Nothing else in forward needs a
-    tensor of that shape: only measures, sums and scales do, by what is not of all pairs. The savings are a fraction of
-    the time of all operators on such tensors.
+    How we know: The profile has operators on two inputs whose result has eight times as many numbers as either, or
+    whose inputs were expanded so. It also has a sum of that result over dimensions that both inputs have. Nothing
+    else in forward needs a tensor of that shape: other operators only measure, sum or scale it. The savings are a
+    fraction of the time of all operators on such tensors.
 
     What helps: A matmul sums while it multiplies. Squared distances are |x|² + |y|² - 2 x·y; torch.cdist gives
-    distances, with p=1 sums of absolute values. Rounding differs: of squared distances close to zero, clamp(min=0)
-    before a root.
+    distances, with p=1 sums of absolute values. Rounding differs for squared distances close to zero: use
+    clamp(min=0) before a root.
 
     When to ignore it: When the tensor in between is needed itself.
     """

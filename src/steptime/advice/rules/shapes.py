@@ -22,7 +22,7 @@ from steptime.analysis.tiles import filled, padded_head
 from steptime.quantities import SourceLine, format_bytes, format_count, format_share, format_source
 
 MOST_FILLED = 0.75
-"""Fraction of the multiprocessors: a product that keeps so many of them busy is not what to change."""
+"""Fraction of the multiprocessors: a matmul that keeps so many of them busy is not what to change."""
 FUSED_ATTENTION = frozenset(
     {
         "_flash_attention_forward", "_flash_attention_backward", "_scaled_dot_product_flash_attention",
@@ -38,16 +38,18 @@ SMALL_WORK = 0.3
 def few_tiles(step: StepSummary, kernels: tuple[KernelUse, ...], second_order: bool | None = None) -> Finding | None:
     """Matmuls have fewer tiles than the device has multiprocessors
 
-    What it means: A kernel cuts the output of a product into tiles, one for each block. With fewer tiles than
-    multiprocessors the others have nothing to do, and with a few more than they are, the last ones run almost alone
-    (wave quantisation). The arithmetic per second then depends on the sizes and not on the device.
+    What it means: A kernel cuts the output of a matmul into tiles, one for each block. With fewer tiles than
+    multiprocessors, the other multiprocessors idle. With a few tiles more, the last ones run almost alone (wave
+    quantisation). FLOP/s then depend on the sizes and not on the device.
 
-    How we know: The grid of the kernel, or for kernels that fill any device with blocks (cuBLAS's nvjet) the tile in
-    its name and the operator's shapes, against the device's number of multiprocessors. The savings are what full waves
-    would take less, down to the roofline; the interval starts at what tiles of half the size would save.
+    How we know: The number of blocks is compared with the device's number of multiprocessors. It is the kernel's
+    grid. For kernels that fill any device with blocks (cuBLAS's nvjet), it comes from the tile in the kernel's name
+    and the operator's shapes. The savings are what full waves would save, down to the roofline; the interval starts
+    at the savings of tiles of half the size.
 
-    What helps: More rows in one product (a larger batch, sequences packed together, several products of one input as
-    one); sizes that give full waves; kernels that split the sum (torch.compile with mode="max-autotune" tries them).
+    What helps: More rows in one matmul (a larger batch, sequences packed together, several matmuls of one input as
+    one); sizes that give full waves; kernels that split the sum (torch.compile with mode="max-autotune" tries
+    them).
 
     When to ignore it: When other streams fill the device meanwhile.
     """
@@ -65,7 +67,7 @@ def few_tiles(step: StepSummary, kernels: tuple[KernelUse, ...], second_order: b
 
 
 def _unfilled(use: KernelUse, finer: float = 0.0) -> float:
-    """ns per step that a product would take less with all multiprocessors at work; finer: with so many times as many
+    """ns per step that a matmul would take less with all multiprocessors at work; finer: with so many times as many
     tiles."""
     share = filled(use.name, use.waves or 0.0)
     better = filled(use.name, finer * (use.waves or 0.0)) if finer else 1.0
@@ -78,11 +80,11 @@ def padded_heads(step: StepSummary, kernels: tuple[KernelUse, ...], case: Case) 
     """Fused attention computes with larger heads than the model has
 
     What it means: Fused attention has kernels for a few head dimensions. A head in between is computed as the next
-    larger one, whose further numbers are zeros: 80 as 96, 192 as 256 on AMD's devices.
+    larger one, padded with zeros: 80 as 96, 192 as 256 on AMD's devices.
 
-    How we know: The head dimension in the operator's shapes, and the one in the kernel's name (of NVIDIA's flash
-    attention) or the next that the library has (AOTriton: powers of two). The products of attention are saved in the
-    proportion of the two; the interval starts at that part of their arithmetic at the device's peak.
+    How we know: The head dimension in the operator's shapes is compared with the one in the kernel's name (NVIDIA's
+    flash attention), or with the next one in the library (AOTriton: powers of two). Attention's matmuls are saved
+    in the proportion of the two; the interval starts at that part of their arithmetic at the device's peak.
 
     What helps: Another number of heads for the same width: heads of 64 or 128.
 
@@ -117,12 +119,13 @@ def written_out_norm(
 ) -> Finding | None:
     """A layer norm or RMS norm is written out
 
-    What it means: A norm of mean, square, root and product is five to ten kernels, each of which reads and writes the
-    whole tensor, and twice as many in backward. The ready-made operator reads it once and writes it once.
+    What it means: A norm written as mean, square, root and product is five to ten kernels, each of which reads and
+    writes the whole tensor, and twice as many in backward. The ready-made operator reads it once and writes it
+    once.
 
-    How we know: Kernels in a row: a mean (or variance) over the last dimension, a root of its result, a product with
-    the tensor; and those that backward runs for their operators. The savings are what is above one pass forward (two
-    tensors) and one backward (three) at the rate that a good kernel reaches of the device's bandwidth.
+    How we know: Kernels in a row: a mean (or variance) over the last dimension, a root of its result, a product
+    with the tensor; and the kernels of their backward. The savings are the time above one pass forward (two
+    tensors) and one backward (three), at the bandwidth that a good kernel reaches on the device.
 
     What helps: torch.nn.functional.layer_norm, and rms_norm from torch 2.4 on; or torch.compile, which fuses the
     kernels.
@@ -161,13 +164,14 @@ def room_for_batch(
     """The step is too small for the device, whose memory is mostly free
 
     What it means: Kernels that are too small to fill the device take nearly as long with a larger batch. As long as
-    memory is free, more samples cost little more time. Where the device waits for launches, ST302 says the same.
+    memory is free, more samples cost little more time. (If the device waits for launches, ST302 fires with the same
+    advice.)
 
-    How we know: The part of computing that the roofline finds bound by latency, and the peak of the device's memory
-    against what it has.
+    How we know: The part of compute that the roofline finds bound by latency, and the peak of the device's memory
+    compared with its size.
 
-    What helps: A larger batch, with a learning rate that fits it; `steptime diagnose` of recordings at several sizes
-    shows where it stops to pay.
+    What helps: A larger batch, with a learning rate that fits it; `steptime diagnose` of recordings at several
+    sizes shows where the gain ends.
 
     When to ignore it: When the batch is given: by the method, by the data, or by the sum over all ranks.
     """
@@ -241,18 +245,18 @@ LEAST_SLOW = 0.05
 
 @rule("ST419", "slow-way", supersedes=("dominant-operator",))
 def slow_way(step: StepSummary, operators: tuple[OperatorUse, ...], case: Case) -> Iterator[Finding]:
-    """An operator is a slow way to a result that another one has faster
+    """An operator is a slow way to a result that another operator computes faster
 
-    What it means: Torch has several operators for some results. x[index] reads rows, and backward adds them up, in a
-    general way that fits any index; index_select knows that there is one. Convolutions that oneDNN does not take
-    (another dtype, or switched off) are unfolded into matrices first.
+    What it means: torch has several operators for some results. x[index] reads rows, and its backward adds them in
+    a general way that fits any index; index_select is faster for a single index of integers. Convolutions that
+    oneDNN does not support (another dtype, or switched off) are unfolded into matrices first.
 
-    How we know: The profile has the operator's name. The other way was measured against it in several sizes on two
-    CPUs; the interval is as wide as these differ.
+    How we know: The profile has the operator's name. The faster operator was measured against it in several sizes
+    on two CPUs; the interval is as wide as these differ.
 
-    What helps: The other way, as the finding says. The results are the same but for rounding.
+    What helps: The operator that the finding names. Results are the same except for rounding.
 
-    When to ignore it: When the index is a mask, or one of several: index_select takes none of them.
+    When to ignore it: When the index is a mask, or one of several: index_select takes neither.
     """
     if step.device != "cpu":
         return
@@ -293,17 +297,17 @@ def one_hot_product(
 ) -> Iterator[Finding]:
     """Rows of a table are looked up by a product with one-hot vectors
 
-    What it means: A vector of zeros with a single one, times a matrix, is a row of the matrix. The product multiplies
-    and adds all the zeros, and the vectors are written and read besides.
+    What it means: A one-hot vector (zeros with a single one) times a matrix is a row of the matrix. The matmul
+    multiplies and adds all the zeros, and the vectors are written and read, too.
 
-    How we know: In a few steps results of lines are looked at: tensors in main memory of which eight rows have a single
-    one each, of 32 numbers or more. Products in the same function count, forward and backward, as many as there are
-    such results; and what makes the vectors.
+    How we know: In a few steps, results of lines are examined: tensors in main memory whose rows have 32 numbers or
+    more and a single one each, in eight sampled rows. Matmuls in the same function count, forward and backward, as
+    many as there are such results; so does the code that makes the vectors.
 
     What helps: torch.nn.functional.embedding(index, table), or table[index]; for a sum of rows embedding_bag. As the
     input of a linear layer: an embedding of its transposed weight.
 
-    When to ignore it: When the vectors are soft (labels that are smoothed, mixtures) in most steps.
+    When to ignore it: When the vectors are soft (smoothed labels, mixtures) in most steps.
     """
     for use in works:
         own = [each for each in operators if each.source and function_of(each.source) == function_of(use.source)]

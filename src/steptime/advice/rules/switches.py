@@ -33,7 +33,7 @@ SLOWER_IF_DETERMINISTIC = frozenset(
 """Operators that take another, slower way under torch.use_deterministic_algorithms (its documentation lists them),
 and the fill of uninitialised memory that comes with it."""
 FILL = "fill"
-"""Goes away whole, but for fills of the job's own; of the slower ways a part remains."""
+"""Goes away whole, except fills of the job's own; of the slower ways a part remains."""
 LEAST_SHARE_DETERMINISTIC = 0.03
 """Fraction of the step: less is not worth a finding, only a note."""
 LEAST_SKIPPED, FEWEST_SKIPPED = 0.02, 2
@@ -58,10 +58,10 @@ def _by_slowdown(step: StepSummary, factors: tuple[float, float, float]) -> Esti
 def detect_anomaly(step: StepSummary, settings: SettingsUse) -> Finding | None:
     """Autograd's anomaly detection was left on
 
-    What it means: torch.autograd.set_detect_anomaly(True) notes a Python traceback for every forward operator and
+    What it means: torch.autograd.set_detect_anomaly(True) records a Python traceback for every forward operator and
     checks every gradient for NaN. It is meant for finding one fault, not for training.
 
-    How we know: The switch is read while backward runs. What it costs is estimated from measured slow-downs of other
+    How we know: The switch is read while backward runs. Its cost is estimated from measured slow-downs of other
     models, so the interval is wide.
 
     What helps: Switch it off, and on again only when a NaN appears; torch.autograd.detect_anomaly() as a context
@@ -72,7 +72,7 @@ def detect_anomaly(step: StepSummary, settings: SettingsUse) -> Finding | None:
     if not settings.detect_anomaly:
         return None
     saving, whole = _by_slowdown(step, SLOWDOWN_BY_ANOMALY_DETECTION), format_duration(step.duration.value)
-    summary = f"Anomaly detection is on: it takes some {format_duration(saving.value)} of a step of {whole}"
+    summary = f"Anomaly detection is on: it takes about {format_duration(saving.value)} of a step of {whole}"
     advice = "Switch off torch.autograd.set_detect_anomaly."
     return detect_anomaly.finding(summary, advice, saving, source=settings.anomaly_site)
 
@@ -94,7 +94,7 @@ def profiler_left_on(step: StepSummary, settings: SettingsUse) -> Finding | None
     if not settings.profiler:
         return None
     saving, whole = _by_slowdown(step, SLOWDOWN_BY_PROFILER), format_duration(step.duration.value)
-    summary = f"The job profiles itself: some {format_duration(saving.value)} of a step of {whole}"
+    summary = f"The job profiles itself: about {format_duration(saving.value)} of a step of {whole}"
     advice = "Take the profiler out of the job, or give it a schedule with repeat=1."
     return profiler_left_on.finding(summary, advice, saving)
 
@@ -103,8 +103,8 @@ def profiler_left_on(step: StepSummary, settings: SettingsUse) -> Finding | None
 def deterministic_left_on(step: StepSummary, settings: SettingsUse, case: Case) -> Finding | None:
     """Deterministic algorithms were left on
 
-    What it means: torch.use_deterministic_algorithms(True) makes scatters, index writes and some convolutions take
-    slower ways, and fills every new tensor (torch.utils.deterministic.fill_uninitialized_memory).
+    What it means: torch.use_deterministic_algorithms(True) makes scatters, index writes and some convolutions use
+    slower algorithms, and fills every new tensor (torch.utils.deterministic.fill_uninitialized_memory).
 
     How we know: The switch is read while backward runs. Where a profile exists, the time of the operators that it
     changes is the upper bound of what can be saved; without one this is only a note.
@@ -141,12 +141,12 @@ def deterministic_left_on(step: StepSummary, settings: SettingsUse, case: Case) 
 def overflow_skipped(step: StepSummary) -> Finding | None:
     """The gradient scaler skips updates
 
-    What it means: torch.amp.GradScaler leaves an update out when a gradient has overflowed, and halves its scale. In
-    the first steps that is how it finds its scale; later each skipped update is a step that was computed for nothing,
-    and many of them mean that gradients overflow at any scale.
+    What it means: torch.amp.GradScaler skips an update if a gradient has overflowed, and halves its scale. In the
+    first steps that is how it finds its scale. Later, each skipped update is a step that was computed for nothing;
+    many of them mean that gradients overflow at any scale.
 
-    How we know: A scaler's step without an optimizer's step inside of it is one that was skipped; the first 24 do not
-    count. Fused optimizers are called in any case and decide on the device: theirs are not seen.
+    How we know: A scaler's step without an optimizer's step inside of it was skipped; the first 24 do not count.
+    Fused optimizers are called in any case and decide on the device: theirs are not seen.
 
     What helps: Train in bfloat16, which needs no scaler, where the device has it. Otherwise steptime nan names the
     operator that overflows; keep it out of autocast (torch.autocast(…, enabled=False)), or clip what goes in.
@@ -165,16 +165,17 @@ def overflow_skipped(step: StepSummary) -> Finding | None:
 def exploding_gradient(step: StepSummary) -> Finding | None:
     """The gradients explode
 
-    What it means: The norm of the gradients is a hundred times and more what it was, or it is not finite any more. The
-    steps are as fast as ever, and what they compute is lost: the loss soon is nan, if it is not yet.
+    What it means: The norm of the gradients is at least a hundred times as large as before, or no longer finite.
+    Steps take no longer, but what they compute is useless: the loss is nan, or will be soon.
 
-    How we know: Now and then, for 0.02 % of the time, the norm of the gradients that an update has used is taken at the
-    end of a step, of up to a million elements, the smallest parameters first, which are in all layers. The median of
-    the first third of the samples is compared with that of the last. Parameters on a device are not read, as that would
-    wait for it; steptime nan does so, in a run of its own.
+    How we know: In some steps, for 0.02 % of the time, the norm of the gradients of an update is computed at the
+    end of the step. At most a million elements are read, the smallest parameters first, which are in all layers.
+    The median of the first third of the samples is compared with that of the last. Parameters on a device are not
+    read, because that would wait for it; steptime nan reads them, in a run of its own.
 
-    What helps: torch.nn.utils.clip_grad_norm_ before the update; a lower learning rate, or one that is warmed up; the
-    sign of the loss. steptime nan names the step, the operator and the line at which the first value was not finite.
+    What helps: torch.nn.utils.clip_grad_norm_ before the update; a lower learning rate, or one with a warm-up;
+    check the sign of the loss. steptime nan names the step, the operator and the line of the first value that was
+    not finite.
 
     When to ignore it: Where the loss is scaled up on purpose while it runs, and the update undoes that.
     """
@@ -205,18 +206,18 @@ def _plain(value: float) -> str:
 def debug_switch(step: StepSummary, settings: SettingsUse) -> Finding | None:
     """A debugging variable was left on
 
-    What it means: A variable of the environment makes every step do more than train: CUDA_LAUNCH_BLOCKING=1 waits for
+    What it means: An environment variable makes every step do more than train. CUDA_LAUNCH_BLOCKING=1 waits for
     each kernel, TORCH_DISTRIBUTED_DEBUG=DETAIL checks each collective by further ones, ONEDNN_VERBOSE=1 prints each
-    product, PYTHONDEVMODE=1 and PYTHONMALLOC=debug check the interpreter, NCCL_P2P_DISABLE=1 sends what devices
-    exchange through the CPU. Such lines stay in scripts long after the fault is found.
+    matmul. PYTHONDEVMODE=1 and PYTHONMALLOC=debug check the interpreter; NCCL_P2P_DISABLE=1 sends data between
+    devices through the CPU. Such lines stay in scripts long after the fault is found.
 
-    How we know: The variables are read at the first steps. The rule names those that act: CUDA's in a job on a device,
-    NCCL's where it is the backend. The cost of one depends on the job: this is a note, and steptime try measures it.
+    How we know: The variables are read at the first steps. The rule names those with an effect: CUDA's in a job on
+    a device, NCCL's if it is the backend. The cost depends on the job, so this is a note; steptime try measures it.
 
-    What helps: Take the variable out of the script, the launcher or the container. One that the script sets itself,
-    through os.environ, has to be taken out there.
+    What helps: Remove the variable from the script, the launcher or the container. One that the script sets through
+    os.environ must be removed there.
 
-    When to ignore it: While the fault is being looked for, or where the switch works around one: NCCL_P2P_DISABLE on a
+    When to ignore it: While you are looking for the fault, or if the switch works around one: NCCL_P2P_DISABLE on a
     host whose devices hang without it.
     """
     found = acting(settings.debug_switches, step.device, settings.distributed_backend)
@@ -301,13 +302,13 @@ def argument_checks(
 ) -> Finding | None:
     """torch.distributions checks its arguments in every call
 
-    What it means: Each distribution that is made, and each log_prob, first checks by a constraint that all values are
-    valid, and reads the outcome: a few small operators, and on a device a wait for it.
+    What it means: Each new distribution, and each log_prob, first checks that all values are valid, and reads the
+    outcome. That is a few small operators, and on a device a wait for it.
 
-    How we know: Reads of a truth value at lines that call torch.distributions are counted in the first steps: one for
-    each check. A check of small tensors took 18 to 40 times as long as a small operator (EPYC, torch 2.13): twenty
-    times this machine's measured dispatch of one is taken, or a microsecond. Checks between steps, where the job
-    gathers experience, are in ST903.
+    How we know: Reads of a truth value at lines that call torch.distributions are counted in the first steps: one
+    for each check. A check of small tensors took 18 to 40 times as long as a small operator (EPYC, torch 2.13). The
+    savings assume twenty times this machine's measured dispatch, or of a microsecond if that is not known. Checks
+    between steps, while the job collects experience, are in ST903.
 
     What helps: Distribution.set_default_validate_args(False), or validate_args=False.
 
@@ -328,14 +329,15 @@ BATCH_NORMS = frozenset({"native_batch_norm", "cudnn_batch_norm", "miopen_batch_
 
 @rule("ST607", "accumulated-loss", weight=Weight.NOTE)
 def accumulated_loss(step: StepSummary, operators: tuple[OperatorUse, ...] = ()) -> Iterator[Finding]:
-    """Gradients are accumulated, and the step is not that of one large batch
+    """Gradients are accumulated without the scale of one large batch
 
-    What it means: backward() adds to the gradients. The sum over n micro-batches of mean losses is n times the gradient
-    of the whole batch: as if the learning rate were n times as large (Adam hides that, clipping and weight decay do
-    not). And batch normalisation takes mean and variance of each micro-batch alone.
+    What it means: backward() adds to the gradients. The sum over n micro-batches of mean losses is n times the
+    gradient of the whole batch, as if the learning rate were n times as large. (Adam hides that, clipping and
+    weight decay do not.) Batch normalisation takes mean and variance of each micro-batch alone.
 
-    How we know: The recording has so many backward passes per step. The graph of the first losses is read, by the names
-    of its nodes: nothing divides or multiplies them. Batch normalisation is seen by its operators.
+    How we know: The recording shows the number of backward passes per step. The graph of the first losses is read,
+    by the names of its nodes: nothing divides or multiplies the losses. Batch normalisation is seen by its
+    operators.
 
     What helps: loss = loss / n before backward(), or a sum of losses divided by all samples of the step. GroupNorm,
     LayerNorm, or fewer and larger micro-batches.

@@ -55,24 +55,24 @@ pixels; torch 2.13, one thread). Large operators save nothing, and may take long
 
 @rule("ST421", "better-way", supersedes=GENERAL, by_line=True, at_setting=True)
 def better_way(step: StepSummary, texts: tuple[FunctionText, ...], case: Case) -> Iterator[Finding]:
-    """An expression has a faster one for the same result
+    """An expression has a faster equivalent
 
-    What it means: The inverse of a matrix that is only multiplied, a matrix filled with zeros around its diagonal, a
-    normal distribution that factors such a matrix, a sort of which a few numbers are taken, all products or distances
-    for those of equal rows, pairs of all samples for those of each one, a tensor that a loop joins to itself again and
-    again, calls of all members of a list of which one result is picked, for all rows or for each row, a Kronecker
-    product that few rows are multiplied with, derivatives of all rows by all rows for those of each one, and Python's
-    own sum, max or sorted of a tensor compute far more than the result needs.
+    What it means: The expression computes far more than its result needs. Linear algebra: the inverse of a matrix
+    that is only multiplied, a matrix of zeros around its diagonal, a normal distribution that factors such a
+    matrix, a Kronecker product that few rows are multiplied with. Pairs: all products or distances for those of
+    equal rows, pairs of all samples for those of each one, derivatives of all rows by all rows. Collections: a sort
+    for a few numbers of it, a tensor that a loop concatenates to itself again and again, calls of all members of a
+    list for one result. And Python's own sum, max or sorted of a tensor.
 
-    How we know: The text of the functions that take most of the time is recorded, and its expressions are compared as
-    trees. A name that is bound once and read once stands for its expression, so that a result that is needed elsewhere
-    is left alone. The line was seen to call the function, or Python's iteration over a tensor; its time is that of its
-    operators in the profile, or of the line. The part that is saved was measured in several sizes; the interval is as
-    wide as these differ.
+    How we know: The text of the functions that take most of the time is recorded, and its expressions are compared
+    as trees. A name that is bound once and read once is replaced by its expression, so a result that is used
+    elsewhere is left alone. The line was seen to call the function, or Python's iteration over a tensor. Its time
+    is that of its operators in the profile, or of the line. The fraction saved was measured in several sizes; the
+    interval is as wide as these differ.
 
-    What helps: The expression that the finding gives. Results are the same but for rounding.
+    What helps: The expression that the finding gives. Results are the same except for rounding.
 
-    When to ignore it: When the result is needed elsewhere in a way that the function does not show.
+    When to ignore it: When the result is used elsewhere in a way that the function does not show.
     """
     if step.device != "cpu":
         return
@@ -260,21 +260,21 @@ def passes_apart(
     operators: tuple[OperatorUse, ...],
     case: Case,
 ) -> Iterator[Finding]:
-    """A module runs several times in a step, and no pass needs another's result
+    """A module runs several times in a step, and no call needs another's result
 
     What it means: Anchor, positive and negative, the views of an image or the sides of a pair go through the same
-    module one after the other. Each pass dispatches all its operators, forward and backward; one pass over all of them
-    dispatches them once.
+    module one after the other. Each call dispatches all its operators, forward and backward; one call for all
+    inputs dispatches them once.
 
-    How we know: The text of the function that calls the module shows that no call takes what another gave, and that no
-    backward pass and no update is between them. The lines were seen to call a module, and the profile has its passes
-    and its parameters. Of its time counts what is not in large operators (more than 15 µs): these take as long in one
-    pass.
+    How we know: The text of the function that calls the module shows that no call uses another's result, and that
+    no backward pass and no update is between them. The lines were seen to call a module, and the profile has its
+    passes and its parameters. Only the time outside of large operators (more than 15 µs) counts: these take as long
+    in one call.
 
-    What helps: torch.cat of the inputs, one pass, and split of the result.
+    What helps: torch.cat of the inputs, one call, and split of the result.
 
-    When to ignore it: When the module has batch norm, whose statistics would be those of all inputs, or when the inputs
-    differ in size.
+    When to ignore it: When the module has batch norm, which would use the statistics of all inputs, or when the
+    inputs differ in size.
     """
     if step.device != "cpu":
         return
@@ -289,7 +289,8 @@ def passes_apart(
         if ratio(FEWER * saved, step.duration.value) >= LEAST:
             sources = [_source(text, line) for line in passes.lines]
             yield passes_apart.finding(
-                f"{passes.function} runs {count:.0f} times apart ({format_source(sources[0])}): {in_step(spent, step)}",
+                f"{passes.function} runs {count:.0f} times on separate inputs "
+                f"({format_source(sources[0])}): {in_step(spent, step)}",
                 f"Join the inputs with torch.cat, call {passes.function} once, and split the result (not with batch "
                 "norm, whose statistics would change).",
                 modelled(FEWER * saved, SURELY_FEWER * saved, saved, step.steady),

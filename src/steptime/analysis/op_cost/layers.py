@@ -85,7 +85,7 @@ def from_output(image: Tensor, weight: Tensor, output: Tensor) -> OpCost:
 
 
 def _backward(call: Call) -> OpCost:
-    """Cost of (grad, input, weight, bias sizes, stride, padding, dilation, transposed, …, groups, mask): one product
+    """Cost of (grad, input, weight, bias sizes, stride, padding, dilation, transposed, …, groups, mask): one matmul
     each for the gradients of input and weight, if the mask asks for them."""
     gradient, image, weight = call.tensor(0), call.tensor(1), call.tensor(2)
     wanted = json.loads(call.text(10).lower())

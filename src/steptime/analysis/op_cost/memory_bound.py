@@ -303,7 +303,7 @@ REDUCTION: dict[str, Model] = {
         _moving(lambda call: call.tensor(1).bytes + call.tensor(1).elements * call.tensor(0).item),
         "nll_loss_forward nll_loss2d_forward",
     ),
-    # of grad, log-probabilities, target, …: writes a gradient that is zero but for the targets
+    # of grad, log-probabilities, target, …: writes a gradient that is zero except the targets
     **named(
         _moving(lambda call: call.tensor(1).bytes + call.tensor(2).bytes, 1), "nll_loss_backward nll_loss2d_backward"
     ),

@@ -1,5 +1,5 @@
-"""The work of one operator call, from the shapes and types that the trace holds, and what bounds it on a machine: the
-roofline of its peaks (Williams, Waterman, Patterson 2009).
+"""Cost of one operator call, from the shapes and types in the trace, and what bounds it on a machine: the roofline of
+its peaks (Williams, Waterman, Patterson 2009).
 
 FLOPs: those of matmuls, convolutions, attention and recurrent layers, a multiply and an add counted as two, as
 torch.utils.flop_counter counts them; zero for operators whose arithmetic never binds. Bytes: each input read once and

@@ -2,10 +2,10 @@
 CPU's, and flash_attn's own operators.
 
 FLOPs of attention: forward two products of the score matrix's size, backward five (the scores again, and the gradients
-of value, scores, query and key). A causal mask halves the score matrix, and the fused kernels skip the half that it
-hides: a causal call is counted with the pairs that the mask leaves, as torch aligns it (query i sees the keys up to i).
-torch's FlopCounterMode counts the whole matrix; so does attention by separate products, which does the whole. Sequences
-packed without padding (cumulative lengths) have no model: their lengths are not in the trace.
+of value, scores, query and key). A causal mask halves the score matrix, and the fused kernels skip the masked half. A
+causal call counts with the remaining pairs, as torch aligns them (query i sees the keys up to i). torch's
+FlopCounterMode counts the whole matrix; so does attention by separate matmuls, which does the whole. Sequences packed
+without padding (cumulative lengths) have no model: their lengths are not in the trace.
 """
 
 from __future__ import annotations

@@ -99,7 +99,7 @@ class Straggler:
 
     @property
     def node(self) -> bool:
-        """True if it is a whole node."""
+        """True if the straggler is a whole node."""
         return len(self.ranks) > 1
 
 

@@ -205,8 +205,8 @@ def _before(members: Sequence[Int64], start: Sequence[Int64], end: Sequence[Int6
 def blamed(found: Chain) -> tuple[Int64, Int64, Bool]:
     """(index of the rank that each collective waited for, its longest wait in ns, whether that rank was late anew).
 
-    A rank that is last because it had itself waited elsewhere is not to blame: the blame goes to the rank that it had
-    waited for, and it is the same delay."""
+    A rank that is last because it waited elsewhere is not to blame: the blame goes to the rank that it waited for, and
+    both delays are one."""
     culprit = np.zeros(len(found.members), np.int64)
     anew = np.ones(len(found.members), np.bool_)
     longest = np.zeros(len(found.members), np.int64)

@@ -1,9 +1,9 @@
-"""Which rank the others wait for, where its excess lies, since when, and what the job would gain without it.
+"""The straggler: the rank that the others wait for, the place and start of its excess, and the gain without it.
 
 Ranks that train together end their steps together. Work that a rank does on its own in a step (input, host, forward) is
-time that the others wait for behind it. A recording has it of all its steps (the series); the phases in which a rank
-waits itself, backward as a rule, are left out there: a delay inside backward shows in the collectives of the profiled
-steps only.
+time that the others wait for behind it. A recording has it for all its steps (the series). Phases in which a rank waits
+itself, usually backward, are excluded there: a delay inside backward shows only in the collectives of the profiled
+steps.
 """
 
 from __future__ import annotations
@@ -204,7 +204,7 @@ def _node(summaries: Sequence[RankSummary], waiting: Waiting) -> Int64 | None:
 
 
 def _sure(waiting: Waiting, late: Int64) -> bool:
-    """True if it is no chance that just these ranks wait so little: by number of times, by amount, or by distance. In a
+    """True if these ranks wait so little by more than chance: by number of times, by amount, or by distance. In a
     single step only the last test works: their distance from the next rank exceeds the spread of the others."""
     ranks = len(waiting.waiting)
     if by_chance(int(waiting.times[late].sum()), waiting.trials, len(late) / ranks) * ranks <= MOST_CHANCE:

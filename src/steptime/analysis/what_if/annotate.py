@@ -173,8 +173,8 @@ GZIP_LEVEL = 1
 def annotate(
     path: Path, destination: Path, *, force: bool = False, max_size: int = DEFAULT_MAX_SIZE, cache: bool = True
 ) -> None:
-    """Writes the trace at `path` to `destination` (.json or .json.gz), whole or not at all, with tracks of the
-    breakdown of its steps, of why the device idled, and of the critical path.
+    """Writes the trace at `path` to `destination` (.json or .json.gz), whole or not at all. It adds tracks of the
+    steps' breakdown, of the causes of idle time, and of the critical path.
 
     Raises TraceError, NothingMeasuredError (trace-without-steps) and OutputError (output-format, output-exists,
     output-folder, output-unwritable, annotate-onto-source, annotate-twice)."""

@@ -40,8 +40,8 @@ from steptime.analysis.what_if.scope import (
     Scope,
     Streams,
     Waits,
+    cpu_time,
     delays_of,
-    host_time,
     streams_of,
     waits_of,
 )
@@ -204,7 +204,7 @@ def wait_ties(scope: Scope, waits: Waits) -> Tie:
 
 def event_ties(scope: Scope, streams: Streams) -> Tie:
     """Activities on other streams that an activity waited for: after a call that makes a stream wait, inside a graph
-    that was launched as one, and among those queued before the first step.
+    launched as one, and among those queued before the first step.
 
     The call does not say which stream waits, mostly that of the thread's next launch. Another stream on which the
     thread launches next counts only if its activity started right after one that it could have waited for."""
@@ -270,7 +270,7 @@ def _within(scope: Scope, start: Int64, end: Int64, asked: Int64) -> tuple[Int64
 
 def behind_a_wait(scope: Scope, streams: Streams) -> tuple[Bool, Bool]:
     """(mask of the activities whose launch is the first of its thread after a call that makes a stream wait, mask of
-    those that are the first on their stream after it)."""
+    the first ones on their stream after it)."""
     events, activities = scope.trace.events, scope.activities
     waiting = (events.event_kind == EventKind.RUNTIME) & matching(scope.trace, STREAM_WAIT.match)
     next_, later = np.zeros(len(activities), np.bool_), np.zeros(len(activities), np.bool_)
@@ -381,7 +381,7 @@ def _made_of(parts: Parts, source: Int64, target: Int64) -> dict[str, Int64]:
     for track in parts.scope.tracks:
         mine = points.track[target] == track
         start, end = points.time[source[mine]], points.time[target[mine]]
-        for name, during in zip(columns, host_time(parts.scope, track), strict=True):
+        for name, during in zip(columns, cpu_time(parts.scope, track), strict=True):
             columns[name][mine] = measure(during, start, end)
     return columns
 
@@ -465,7 +465,7 @@ def _ties(parts: Parts, waited: Tie, events: Tie) -> tuple[Edges, Edges]:
 
 def _event_delay(parts: Parts, events: Tie) -> int:
     """Delay from the end of an activity to the start of one that waited for it on another stream, ns: the median over
-    those that had long been launched and whose own stream was free."""
+    waiting activities that had long been launched and whose own stream was free."""
     activities, trace = parts.scope.activities, parts.scope.trace
     source, target = events
     call, ended = activities.call[target], activities.end[source]

@@ -1,4 +1,4 @@
-"""What decides a step's duration, the CPU or the device: the replay on the scale of an unprofiled step.
+"""Calibrated replay: whether the CPU or the device decides a step's duration, on the scale of an unprofiled step.
 
 The profiler slows the CPU and leaves the device as it is. So the CPU's own work in the graph is scaled until the replay
 takes as long as a steady step.

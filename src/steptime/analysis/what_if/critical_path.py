@@ -12,7 +12,7 @@ import numpy as np
 
 from steptime.analysis.operators import operator_events
 from steptime.analysis.what_if.graph import NONE, EdgeKind, Graph, GraphRun, NodeKind
-from steptime.analysis.what_if.scope import Scope, host_time
+from steptime.analysis.what_if.scope import Scope, cpu_time
 from steptime.arrays import Bool, Int64, unique
 from steptime.intervals import contains
 from steptime.trace.call_tree import ROOT, call_tree, innermost_at, nearest_ancestor
@@ -173,7 +173,7 @@ def _cut(scope: Scope, graph: Graph, found: GraphRun, path: Path, pieces: Int64,
     start, end = path.start[pieces], path.end[pieces]
     ended = seen - found.finish[node] + end
     began = ended - _scaled(end - start, 1 / graph.host if graph.host else 0.0)
-    times = host_time(scope, track)
+    times = cpu_time(scope, track)
     events, operator = scope.trace.events, operator_events(scope.trace)
     called = operator | (events.event_kind == EventKind.RUNTIME)
     calling = np.isin(events.event_kind, (EventKind.PYTHON, EventKind.ANNOTATION)) & ~operator

@@ -190,8 +190,8 @@ class GraphRun:
     """Result of a run. finish: ns since the first step's start, by node. through: the edge that determined it, NONE if
     no edge leads there.
 
-    start, end: of the steps, (n,), ns. A step ends when the CPU and all that it launched have ended, and starts when
-    the CPU starts it and the step before has ended (as `trace_steps.device_step_bounds` defines it for measured steps).
+    start, end: of the steps, (n,), ns. A step ends when the CPU and all that it launched have ended. It starts when the
+    CPU starts it and the previous step has ended (as `trace_steps.device_step_bounds` defines it for measured steps).
     last: the node that ends each step, (n,)."""
 
     finish: Int64

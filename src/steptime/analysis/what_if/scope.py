@@ -166,7 +166,7 @@ def _held_back(scope: Scope, activities: ReplayedActivities) -> Int64:
     return full
 
 
-def host_time(scope: Scope, track: int) -> tuple[Intervals, Intervals, Intervals]:
+def cpu_time(scope: Scope, track: int) -> tuple[Intervals, Intervals, Intervals]:
     """(input, dispatch, allocation): disjoint instants in which a track waits for input, dispatches, and allocates or
     frees in the driver."""
     events = scope.trace.events

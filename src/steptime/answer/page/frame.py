@@ -104,5 +104,5 @@ def asset(name: str) -> str:
 
 
 def _hash(text: str) -> str:
-    """How a policy names a piece of script or style that may be in the page."""
+    """Hash by which a content policy allows a piece of script or style of the page."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

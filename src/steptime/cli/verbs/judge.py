@@ -62,7 +62,7 @@ def _target(loss: float | None) -> object:
 @click.option(
     "--any-training", is_flag=True, help="Judge speed alone, for candidates that are meant to train something else."
 )
-@click.option("--low-precision", is_flag=True, help="Allow gradients to differ by the rounding of a 16-bit format.")
+@click.option("--low-precision", is_flag=True, help="Allow gradients to differ by the rounding of a 16-bit dtype.")
 @click.option(
     "--metric",
     metavar="REGEX",

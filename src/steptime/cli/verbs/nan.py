@@ -34,8 +34,8 @@ from steptime.cli.options import WholeNumber, answer_options, files
 @click.argument("job", nargs=-1, type=click.UNPROCESSED, metavar="[--] COMMAND [ARGUMENT]...", shell_complete=files)
 def command(**given: Any) -> int:
     """Run a training job and check its losses and gradients cheaply. When one is not finite, the job is ended, and a
-    second run of the same command checks every operator around that step: which one produced it, at which line, in
-    forward or backward, from which values, and the likely cause. Options come before the command.
+    second run of the same command checks every operator around that step. The answer names the operator that produced
+    the value, its line, forward or backward, the inputs, and the likely cause. Options come before the command.
 
     Exit status: 1 when something was found, else that of the job.
 

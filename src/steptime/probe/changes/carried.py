@@ -171,7 +171,7 @@ def training_share(modules: Iterable[torch.nn.Module]) -> float:
 
 
 def computes_low(modules: Iterable[torch.nn.Module]) -> bool:
-    """True under autocast, or if a parameter is in a 16-bit format."""
+    """True under autocast, or if a parameter is in a 16-bit dtype."""
     if any(torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda")):
         return True
     return any(each.dtype.itemsize == 2 for module in modules for each in parameters_of(module))

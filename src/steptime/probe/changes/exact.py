@@ -1,8 +1,8 @@
 """Rehearsal in float64, in which two runs of the same training agree to 1e-13 of the parameters' movement.
 
 Rounding of float32 hides a missing term of the loss, or other options of an optimizer; rounding of float64 does not.
-Random numbers depend on the function's name, the shape and the count of both, so that a call that is missing, or inside
-a compiled region, shifts no other call's numbers.
+Random numbers depend on the function's name, the shape and the count of both. A call that is missing, or inside a
+compiled region, then shifts no other call's numbers.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ def unfit(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
 
 
 def signature(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """What must be as at the capture: a graph has one shape, dtype and device for each input."""
+    """Properties that must be as at the capture: a graph has one shape, dtype and device for each input."""
     return tuple((each.shape, each.stride(), each.dtype, each.device, each.requires_grad) for each in args)
 
 

@@ -345,7 +345,7 @@ class CachedItems(LoaderChange):
 
     def decide(self, arguments: Arguments) -> str:
         dataset = arguments["dataset"]
-        if any(dataset is items for _, items in self._kept):  # a framework makes the loader anew
+        if any(dataset is items for _, items in self._kept):  # a framework makes the loader again
             return ""
         if isinstance(dataset, IterableDataset) or not hasattr(type(dataset), "__len__"):
             return "the dataset has no length, so its items cannot be listed"
@@ -441,7 +441,7 @@ class SimilarLengths(LoaderChange):
     window of batches, rows of similar length share a batch. Each item is made once more, for its length."""
 
     def decide(self, arguments: Arguments) -> str:
-        if self.is_known(arguments):  # a framework makes the loader anew
+        if self.is_known(arguments):  # a framework makes the loader again
             return ""
         dataset, sampler = arguments["dataset"], arguments["sampler"]
         if arguments["batch_sampler"] is not None or not arguments["batch_size"]:

@@ -6,8 +6,8 @@ import math
 
 
 class LossCourse:
-    """Losses of a training, averaged over the last tenth of them, at least FEWEST: a single lucky batch reaches
-    nothing, and the mean lags behind by the same fraction in any training."""
+    """Losses of a training, averaged over the last tenth of them, at least FEWEST. A single lucky batch reaches no
+    target, and the mean lags by the same fraction in any training."""
 
     FEWEST, PART = 10, 10
 

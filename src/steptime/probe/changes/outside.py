@@ -5,9 +5,9 @@ mapped for writing, and Landlock may refuse it, so it is mapped copy-on-write. A
 user's, so it is copied and removed, as `mv` does between file systems. Programs without torch get neither.
 
 Without an overlay, a link in the private copy of the job's folder becomes a file before it is written, and changes
-outside of the copy are reported: the state of a place is stored before an action and compared at the next boundaries,
-so that a failed attempt is not reported. Each is one note of the recording that starts with OUTSIDE. Temporary files,
-caches and devices do not count.
+outside of the copy are reported. The state of a place is stored before an action and compared at the next boundaries,
+so a failed attempt is not reported. Each is one note of the recording that starts with OUTSIDE. Temporary files, caches
+and devices do not count.
 """
 
 from __future__ import annotations

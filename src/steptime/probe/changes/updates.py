@@ -399,7 +399,7 @@ class ShardedOptimizer(Optimizer8Bit):
 
 class ShardedModel(Applier):
     """fully_shard in place of DistributedDataParallel: the model, by the blocks of its lists, and so its gradients and
-    the state of an optimizer that is made behind it."""
+    the state of an optimizer that is made after it."""
 
     detail = "the job makes no DistributedDataParallel in several ranks"
 

@@ -1,5 +1,5 @@
-"""Work of a variant's steps, so that less work does not count as faster work: the model's batches, the movement of each
-parameter, evaluations, and whether clocks and torch's functions are the original ones.
+"""Work of a variant's steps, so that less work does not count as faster work. It covers the model's batches, the
+movement of each parameter, evaluations, and whether clocks and torch's functions are the original ones.
 
 Tensors are stored as sketches. They are taken in untimed steps, stay on the device, and are read together.
 """

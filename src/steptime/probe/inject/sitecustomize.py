@@ -1,5 +1,6 @@
-"""Entry into the user's process, run by Python's `site` at start: by steptime-start.pth if the process's environment
-has steptime, with any PYTHONPATH; else imported as sitecustomize, because `launch` puts its folder on PYTHONPATH.
+"""Entry into the user's process, run by Python's `site` at start. If the process's environment has steptime, it runs by
+steptime-start.pth, with any PYTHONPATH; else it is imported as sitecustomize, because `launch` puts its folder on
+PYTHONPATH.
 
 Until the process imports torch, it must behave as if this file had never run. No other file may be in this folder,
 which is on the path for a moment. Only modules that a bare interpreter has loaded may be imported. The file must parse

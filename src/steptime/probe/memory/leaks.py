@@ -1,8 +1,8 @@
 """Search for leaks: three looks at the living objects, a few steps apart, at step boundaries.
 
 An object made between the first two looks and alive at the third has outlived several steps; the garbage collector
-knows its holder. A running sum of losses keeps no Python tensors alive, but a growing graph, which reaches back to
-nodes from before the first look: that of an episode or a sentence may merely be longer than the last one's.
+knows its holder. A running sum of losses keeps no Python tensors alive, but a growing graph. It must reach back to
+nodes from before the first look, because the graph of one episode or sentence may just be longer than the last one's.
 
 Objects of a few steps are in the collector's young generations, so only those are searched. If some objects are
 promoted meanwhile, the search starts again with all generations.
@@ -212,7 +212,7 @@ def _attribute(one: Any, path: list[Any], frame: FrameType | None) -> Holder | N
 
 
 def _adding(name: str, frame: FrameType | None) -> dict[str, Any] | None:
-    """The line of a running function of the user's that binds an attribute of this name anew from itself."""
+    """The line of a running function of the user's that binds an attribute of this name again from itself."""
     for code in (each.f_code for each in sites.frames_of(frame)):
         for line, (stores, loads) in sites.names_by_line(code).items():
             if f".{name}" in stores & loads:
@@ -234,8 +234,8 @@ def _making(kind: str, frame: FrameType | None) -> dict[str, Any] | None:
 
 
 def _line(name: str, codes: list[CodeType]) -> tuple[dict[str, Any], CodeType, bool] | None:
-    """The line that makes a variable grow, its code, and whether it makes it of what it was: it calls append and the
-    like on it, else binds it anew from itself, else binds it at all."""
+    """The line that makes a variable grow, its code, and whether it extends the old value: first a line that calls
+    append and the like on it, else one that binds it from itself, else one that binds it at all."""
     best: tuple[int, dict[str, Any], CodeType] | None = None
     for code in sites.codes_in(*codes):
         for line, (stores, loads) in sites.names_by_line(code).items():
@@ -270,7 +270,7 @@ YOUNG_KEPT = sys.version_info < (3, 14)
 
 
 def held(frame: FrameType | None) -> Iterator[Any]:
-    """Yields the tensors in variables of the user's functions that run, and in attributes of objects there: a sum that
+    """Yields the tensors in variables of the user's running functions, and in attributes of objects there: a sum that
     is added to in place is as old as the job."""
     for running in sites.frames_of(frame):
         for value in list(sites.variables(running).values()):
@@ -306,7 +306,8 @@ class LeakSearch:
                 self._look(step, frame, graphs)
 
     def _look_at_held(self, step: int, frame: FrameType | None, graphs: Graphs) -> None:
-        """Of graphs that running functions hold, three looks say enough, whatever the collector does meanwhile."""
+        """Looks at the graphs that running functions hold. Three looks are enough, whatever the collector does
+        meanwhile."""
         deepest = max(held(frame), key=graphs.behind, default=None)
         self._first_node = self._first_node if self._held else graph_nodes()
         self._held.append((step, graphs.behind(deepest) if deepest is not None else 0))
@@ -361,7 +362,7 @@ class LeakSearch:
 
     def _carrier(self, deepest: Any, frame: FrameType | None) -> Any:
         """Tensor by which the graph of one step reaches the next: of those with nearly as deep a graph as the deepest,
-        which may be a loss, the one that is made anew of what it was."""
+        which may be a loss, the one that is computed from its old value."""
         graphs = Graphs()
         least = graphs.behind(deepest) / 2
         living = chain(held(frame), tensors(young=self._young))
@@ -383,7 +384,7 @@ class LeakSearch:
         if holder is None and nodes:  # the graph keeps them, and somebody keeps the graph
             holder = holder_of([deepest], frame)
             if holder is not None and holder.kind == "variable" and not holder.carries:
-                holder = None  # bound anew in each step: it reaches the graph of earlier ones, and does not keep it
+                holder = None  # bound again in each step: it reaches the graph of earlier ones, and does not keep it
         holder = holder or Holder("", "", None)
         if holder.name == PASSING:
             return

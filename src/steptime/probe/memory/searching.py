@@ -29,8 +29,8 @@ now = time.perf_counter_ns
 
 
 class EarlyLeakSearch:
-    """Looks between the windows of the first steps, which are left out anyhow: a short job, or one whose epochs are
-    short, has ended or let go of it all before the search in steady steps. It reports only what keeps graphs."""
+    """Looks between the windows of the first steps, which are excluded anyway. A short job, or one with short epochs,
+    has ended or released everything before the search in steady steps. It reports only what keeps graphs."""
 
     def __init__(self, session: Session) -> None:
         self._session, self._search, self._last = session, LeakSearch(), -APART
@@ -53,9 +53,9 @@ class EarlyLeakSearch:
 
 
 class LateLeakSearch:
-    """Looks again where memory has grown and no holder is known: for what not every step leaves behind, as the end of
-    an epoch or an evaluation does, and where looking was too expensive before. Its looks are so far apart that memory
-    grows between them."""
+    """Looks again if memory has grown and no holder is known: for objects that not every step leaves behind (the end of
+    an epoch, an evaluation), and where looking was too expensive before. Its looks are so far apart that memory grows
+    between them."""
 
     def __init__(self, session: Session) -> None:
         self._session, self._search = session, self._anew()
@@ -85,8 +85,8 @@ class LateLeakSearch:
 
 
 class ReportedGrowth:
-    """What a search has reported, by name, weakly: objects of a leak, and lengths of containers. A graph that becomes
-    deeper is not looked at again: one that an epoch's end frees has held all of that epoch."""
+    """Findings that a search has reported, by name, weakly: objects of a leak, and lengths of containers. A graph that
+    becomes deeper is not examined again: one that an epoch's end frees has held all of that epoch."""
 
     def __init__(self, session: Session, search: LeakSearch, containers: list[dict[str, Any]], look: Lengths) -> None:
         self._session, self._due = session, 0
@@ -157,7 +157,7 @@ def search_growth(session: Session) -> Generator[None, None, ReportedGrowth]:
     search, share = LeakSearch(), max(session.allowance.share(), LEAST_FOR_LOOKS)
     looks: list[Lengths] = []
     steps, affordable = list[int](), True
-    while len(looks) < LOOKS or (affordable and not search.done):  # it starts anew if young objects become old
+    while len(looks) < LOOKS or (affordable and not search.done):  # it starts again if young objects become old
         for _ in range(APART if looks else 0):
             yield
         start = now()

@@ -145,7 +145,7 @@ class UpdateObserver:
         self._weights += found[:: -(-len(found) // MOST_WEIGHTS) or 1]
 
     def before(self) -> None:
-        """Copies what is about to be changed."""
+        """Copies the sampled elements before an update."""
         with torch.no_grad():
             living = ((name, reference()) for name, reference in self._weights[:MOST_WEIGHTS])
             self._kept = [(name, each, _start_of(each).clone()) for name, each in living if each is not None]

@@ -119,7 +119,7 @@ class OperatorObserver(TorchDispatchMode):  # type: ignore[misc]
         self._kinds: dict[Any, _OperatorKind] = {}
 
     def next_step(self, step: int) -> None:
-        """Starts a step, in which graph nodes are numbered anew."""
+        """Starts a step, in which graph nodes are numbered again."""
         self.step = step
         self._forward.clear()
 

@@ -338,7 +338,7 @@ def _bound(use: KernelUse | OperatorUse) -> str:
 
 
 def _is_above(use: KernelUse | OperatorUse, machine: MachineUse | None) -> bool:
-    """True if it is clearly faster than the roof allows by what is counted."""
+    """True if the point is clearly faster than its roof allows."""
     return _rate(use) > _CLEARLY * _roof(use, machine)
 
 

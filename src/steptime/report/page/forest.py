@@ -132,7 +132,7 @@ class _Axis:
         self.ticks = tuple(self._apart(inside))
 
     def _apart(self, ratios: Sequence[float]) -> Iterator[Tick]:
-        """Those that leave each other room; 1 always does."""
+        """Ticks with room between them; 1 always has it."""
         taken = [self.place(1.0)]
         for ratio in sorted(ratios, key=lambda ratio: abs(math.log(ratio)), reverse=True):
             place = self.place(ratio)
@@ -239,7 +239,7 @@ class _Plane:
         return f"{BOX * step / (self.steps - 1):.1f},{BOX * (1 - self.up(loss) / 100):.1f}"
 
     def points(self, curve: Curve) -> str:
-        """Those with a finite loss."""
+        """Points with a finite loss."""
         return " ".join(
             self.point(min(at * curve.stride, self.steps - 1), loss)
             for at, loss in enumerate(curve.losses)
