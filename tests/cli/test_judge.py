@@ -160,7 +160,7 @@ def test_candidates_that_train_otherwise_are_judged_by_the_time_to_a_loss(
     assert document["until_loss"]["seconds"] > 0
     printed = capsys.readouterr().out
     assert "Compared: the time from the import of torch until the mean training loss" in printed
-    assert "When it ended by itself, after 100 steps" in printed
+    assert "When it ended by itself after 100 steps" in printed
 
 
 def test_a_job_that_never_reaches_the_loss_is_not_judged_by_it(job: Path, capsys: pytest.CaptureFixture[str]) -> None:

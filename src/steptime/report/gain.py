@@ -57,8 +57,12 @@ def possible_gain(process: ProcessReport) -> Gain | None:
     more than the step. Bounds add, which is wider than independent errors. A place without a known cause promises
     nothing: nobody knows how much of its time is needed."""
     case, step = process.case, process.case.step.duration
-    found = [(each, each.savings) for each in process.findings if each.weight is Weight.FINDING
-             and each.savings is not None and (each.source is not None or each.name not in OF_A_PLACE)]  # fmt: skip
+    found = [
+        (each, each.savings)
+        for each in process.findings
+        if each.weight is Weight.FINDING and each.savings is not None
+        if each.source is not None or each.name not in OF_A_PLACE
+    ]
     saved = capped(total(_by_category(found, case)), step)
     if not found or not step.value or saved.value < LEAST * step.value or most_of_the_run(case) is not None:
         return None
