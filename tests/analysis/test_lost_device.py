@@ -75,7 +75,7 @@ def test_a_window_with_stacks_that_saw_no_device_counts_for_its_stacks_alone(job
     """So the windows behind the plain ones of these recordings are: the tracer was being taken down."""
     assert not has_kernels(read(trace_of(DATA / job, 4)))
     recorded = broken_down(DATA / job)
-    assert recorded.problems == ("trace-4.json.gz, which contains no device activity, but for its stacks.",)
+    assert recorded.problems == ("trace-4.json.gz, which contains no device activity, except its stacks.",)
     assert [(window.stacks, window.on_device) for window in recorded.windows] == [(False, True), (True, False)]
     assert recorded.functions
 

@@ -52,7 +52,7 @@ def test_the_site_has_a_table_of_all_facts_from_their_declarations() -> None:
     assert "\n<!-- facts -->\n" in PAGE
     table = runpy.run_path(str(ROOT / ".ci" / "fact_tables.py"))["fact_tables"]()
     assert {fact.name for fact in recording.FACTS} <= set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE))
-    assert "| `loss` | the last | `divided` bool | Whether the first losses" in table
+    assert "| `loss` | the last | `divided` bool | Scaling of the first losses" in table
     assert "| `code` | the last of each `base` | `base` int, `file` str" in table
     assert "| CodeLine | `line` int, `text` str, `stores` list of str" in table, "objects within facts, too"
 

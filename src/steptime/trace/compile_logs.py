@@ -92,7 +92,7 @@ def find_logs(path: Path) -> Path | None:
 
 
 def read_compile_logs(folder: Path, rank: int | None = None) -> CompileLogs:
-    """Reads a folder's logs but for damaged parts. rank: whose files are read, if their names contain ranks."""
+    """Reads a folder's logs, except damaged parts. rank: of whom files are read, if their names contain ranks."""
     files = [file for file in sorted(folder.glob(LOGS)) if _readable(file)]
     own = [file for file in files if re.search(rf"_rank_{rank}[._]", file.name)]
     reader, left = _Reader(), MOST_READ
