@@ -162,7 +162,8 @@ def nothing_measured(outcome: Outcome, folder: Path) -> NothingMeasuredError | N
 
 
 def made_since(report: Report, start: int) -> Report:
-    """Report whose cost includes its making since `start` (time.perf_counter_ns), except the peaks, which are reported apart."""
+    """Report whose cost includes its making since `start` (time.perf_counter_ns), without the peaks, which it reports
+    apart."""
     took = time.perf_counter_ns() - start
     processes = []
     for process in report.processes:
