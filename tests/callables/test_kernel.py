@@ -190,7 +190,7 @@ def test_a_recording_without_a_chain_and_tensors_too_large_are_refused(
     assert main(["kernel", str(GPU / "streams")]) == 1
     assert "has no two pointwise operators or reductions in a row" in capsys.readouterr().err
     assert main(["kernel", str(tmp_path / "nowhere")]) == 2
-    assert "is no recording and no callable" in capsys.readouterr().err
+    assert "is neither a recording nor a callable" in capsys.readouterr().err
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=1 << 20))
     say: Callable[[str], None] = pytest.fail
     with pytest.raises(NothingMeasuredError, match="with all copies"):

@@ -63,13 +63,13 @@ def test_a_job_that_the_kernel_killed_is_reported_of_in_three_lines(counted: Pat
     assert (outcome.status, outcome.killed_for_memory) == (137, True)
     lines = out_of_memory(outcome, outcome.recording)
     assert len(lines) == 3
-    assert lines[0].startswith("The kernel killed the job: the machine or its container ran out of memory")
+    assert lines[0].startswith("Linux killed the job: the machine or its container ran out of memory")
 
 
 def test_a_launcher_whose_rank_was_killed_is_reported_of_too(counted: Path) -> None:
     outcome = ended(counted, KILLED_CHILD)
     assert (outcome.status, outcome.killed_for_memory) == (1, True)
-    assert out_of_memory(outcome, outcome.recording)[0].startswith("The kernel killed a process while the job ran")
+    assert out_of_memory(outcome, outcome.recording)[0].startswith("Linux killed a process while the job ran")
 
 
 def test_a_job_that_ends_well_or_fails_otherwise_is_not(counted: Path) -> None:

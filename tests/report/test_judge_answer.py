@@ -170,7 +170,7 @@ def test_a_document_says_what_was_compared_where_the_time_goes_and_on_what_it_wa
         *(worked(name, phases=PHASES, load=MachineLoad(0.5), other_ns=ROLLOUT * 2) for name in (BASELINE, CONTROL)),
         worked("diff-1", step_ns=(8_000_000,) * 40, phases=(0.0, *PHASES[1:]), other_ns=ROLLOUT),
     )
-    plan = replace(RESULTS.plan, measured_on=("A CPU, 2 threads of torch on 2 CPUs", "Commit 0123456789ab"))
+    plan = replace(RESULTS.plan, measured_on=("A CPU, 2 torch threads on 2 CPUs", "Commit 0123456789ab"))
     displayed = render_markdown(replace(RESULTS, plan=plan, runs=runs))
     for line in (
         "| batches | values equal in 8 of 8 checked steps; shapes equal in 8 of 8 |",

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from steptime.advice.engine import all_rules
 from steptime.advice.fix import Fix
 from steptime.advice.fixes import CATALOGUE as FIXES
-from steptime.advice.rule import Rule
+from steptime.advice.rule import Rule, Weight
 from steptime.advice.rules import CATALOGUE as RULES
 
 RULE_FAMILIES = {
@@ -33,6 +33,11 @@ FIX_FAMILIES = {
     "7": "Several ranks",
 }
 """Titles by the first digit of a fix's code."""
+KINDS = {
+    Weight.FINDING: "A finding: it states what it saves per step",
+    Weight.NOTE: "A note: worth knowing, without savings per step",
+    Weight.CAVEAT: "A caveat: something disturbed the measurement",
+}
 RISKS = ("", "cannot hurt", "low", "medium", "considerable", "high")
 
 
@@ -56,7 +61,7 @@ def page_of(entry: Rule | Fix) -> str:
     parts += [f"## {heading}\n\n{text}" for heading, text in entry.page.sections]
     if isinstance(entry, Rule):
         needs = ", ".join(sorted({"step", *entry.evidence.needed} - {"case"}))
-        last = f"Weight: {entry.weight.value}. Needs: {needs}."
+        last = f"{KINDS[entry.weight]}. Evidence that it needs: {needs}."
     else:
         answers = ", ".join(sorted(entry.addresses))
         last = f"Answers: {answers}. Promise: {entry.promise.value}. Risk: {RISKS[entry.risk]}."

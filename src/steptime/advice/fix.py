@@ -304,9 +304,9 @@ def training_lines(lines: tuple[LineUse, ...]) -> tuple[SourceLine | None, Sourc
 def model_edit(
     case: Case, statement: str, example: str, batch: str = "", in_place: str | None = None
 ) -> ModelEdit | Snippet:
-    """Edit that adds a statement about the model if the loop that calls it is known; else the example as a snippet to
-    paste. in_place: as in `ModelEdit`; None if the statement keeps the parameters' names. A module of torch's own is
-    not compiled in place."""
+    """Edit that inserts `statement` (such as a call of torch.compile) for the model, if the line that calls the model
+    is known and only one model has parameters; else `example` as a snippet to paste. in_place: as in `ModelEdit`, None
+    if `statement` keeps the names of the parameters; not used for classes of torch itself (Sequential)."""
     forward, _ = training_lines(case.lines)
     if forward is None or sum(model.parameters > 0 for model in case.top_modules) > 1:  # the change acts on all of them
         return Snippet(example)

@@ -43,11 +43,12 @@ JOINS = re.compile(r"^(cat|concat\w*|[hv]?stack|add_?|\w*(index|scatter)_(add|co
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """Operators that one line or function calls in a step. each: mean ns of one. idle: ns of those whose work takes no
-    longer than their dispatch. python: ns of Python in the loop. slow: ns of matmuls beyond what their arithmetic
-    takes at the machine's rate. lines: that call them. spent: ns of timed lines that run in the loop. rounds: of the
-    loop per step. caller: line that calls the function, where only that was timed. at_once: savings of rounds that do
-    not depend on each other, if they were computed at once; None where that is not known."""
+    """A loop in the step that calls many operators, by its line or function. calls: number of operators per step; each:
+    their mean duration, ns. idle: total ns of the operators that dispatch bounds. python: ns of Python in the loop.
+    slow: ns that small matmuls take beyond their arithmetic at the machine's rate. lines: number of lines that call
+    operators. spent: ns of the timed lines in the loop. rounds: iterations per step. caller: line that calls the
+    function, if only that line was timed. at_once: savings if iterations that do not depend on each other were computed
+    at once; None if unknown."""
 
     source: SourceLine
     calls: float

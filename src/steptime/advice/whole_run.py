@@ -36,7 +36,7 @@ class OtherWork:
 
     @property
     def part(self) -> str:
-        """ "Steps are 14 % of the run", "" without other work."""
+        """Share of the steps, such as "Steps are 14 % of the run"; "" if there is no other work."""
         return f"Steps are {format_share(1 - self.share)} of the run" if self.share else ""
 
     @property

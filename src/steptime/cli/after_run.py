@@ -101,7 +101,7 @@ def _of_kill(
     most = max((sample.resident_bytes for sample in samples), default=0)
     had = f" It had {format_bytes(most)} at the last sample." if most else ""
     first = _let_go(leaks[0]) if leaks else "use a smaller batch, fewer loader workers, or more memory"
-    killed = "The kernel killed the job" if itself else "The kernel killed a process while the job ran"
+    killed = "Linux killed the job" if itself else "Linux killed a process while the job ran"
     return (
         f"{killed}: the machine or its container ran out of memory.{had}",
         "Held at that moment: unknown; the kernel leaves no time to look.",

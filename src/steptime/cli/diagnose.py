@@ -53,7 +53,7 @@ from steptime.errors import TraceError, UsageError
     "the files (pip install 'steptime[ray]'). Default: this machine, in processes from 33 ranks on.",
 )
 @click.option(
-    "--workers", metavar="N", type=WholeNumber(1, 4096), help="Ranks read at the same time. Default: one per CPU."
+    "--workers", metavar="N", type=WholeNumber(1, 4096), help="Ranks to read in parallel. Default: one per CPU."
 )
 @trace_options
 @output_options

@@ -47,8 +47,8 @@ def command(target: str, inputs: str, shapes: str, python: str | None, delivery:
     recorded = is_recording(Path(target))
     if not recorded and not PLACE.fullmatch(target):
         raise UsageError(
-            "bench-callable", f"{target[:60]!r} is no recording and no callable. Expected a folder of steptime run, or "
-            "FILE:NAME, such as kernels.py:fast."
+            "bench-callable", f"{target[:60]!r} is neither a recording nor a callable. Expected a folder of steptime "
+            "run, or FILE:NAME, such as kernels.py:fast."
         )  # fmt: skip
     delivery.check(FORMATS if recorded else FORMATS[:-1])
     chain = hottest(target, case_and_findings(Path(target))[0]) if recorded else None

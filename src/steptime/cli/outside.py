@@ -32,7 +32,7 @@ def answer_of(pid: int, command: str, found: LinesFromOutside) -> Answer:
         head=(f"Process {pid} · {command}", f"{cpus}{format_bytes(found.memory or 0)} of memory"),
         parts=(
             table_of(
-                "lines", f"Where its main thread was ({found.looks:,} samples, waiting included)", "", lines,
+                "lines", f"Main thread by line ({found.looks:,} samples, waiting included)", "", lines,
                 share("share", "share", lambda line: line[1] / found.looks),
                 word("line", "line", lambda line: line[0], kind="source"),
                 first=DISPLAYED,

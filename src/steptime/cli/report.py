@@ -28,7 +28,7 @@ PAGE = "report.html"
 @click.command("report")
 @click.argument("paths", nargs=-1, metavar="[PATH]...", shell_complete=files)
 @gathered(
-    outputs_option(f"The file, {OF_A_REPORT} Default: report.html."),
+    outputs_option(f"File to write, {OF_A_REPORT} Default: report.html."),
     full_option,
     force_option,
     no_source_option,

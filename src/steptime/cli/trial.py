@@ -395,7 +395,7 @@ def _measured_on(known: Recording, case: Case) -> Iterator[str]:
     machine = case.machine.name if case.machine is not None else ""
     if first is not None:
         settings, name = first.settings, first.facts.device_name or machine or first.facts.device
-        threads = f", {settings.intra_op_threads} threads of torch on {settings.usable_cpus} CPUs" if settings else ""
+        threads = f", {settings.intra_op_threads} torch threads on {settings.usable_cpus} CPUs" if settings else ""
         yield f"{name}{threads}"
         yield f"torch {first.facts.torch}, Python {first.facts.python}, steptime {known.manifest.steptime}"
     if known.manifest.commit:

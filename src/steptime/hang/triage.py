@@ -241,7 +241,8 @@ class HangTriage:
 
 
 def triage(dumps: Sequence[Dump], world_size: int | None = None) -> HangTriage:
-    """Compares the dumps of a job, one per rank. world_size: the user's, or None. Raises UsageError beyond it."""
+    """Compares the dumps of a job, one per rank. world_size: number of ranks that the user gave, or
+    None. Raises UsageError if a dump has a rank that is not below it."""
     given = {dump.rank: dump for dump in dumps}
     world = world_of(dumps, world_size)
     groups = groups_of(dumps, world)

@@ -79,7 +79,7 @@ def main(arguments: Sequence[str]) -> int:
         if contained(arguments[0]):
             return 0
     except OSError as error:
-        sys.stderr.write(f"steptime: this trial process cannot be contained: {error}\n")
+        sys.stderr.write(f"steptime: this trial process cannot be isolated from your files: {error}\n")
         return FAILED
     for number in (signal.SIGPIPE, signal.SIGXFSZ):  # an interpreter ignores them
         signal.signal(number, signal.SIG_DFL)

@@ -306,7 +306,7 @@ class Candidate:
         return "failed" not in self.answer
 
     def start(self) -> None:
-        """Compiles the callable and calls it once. Raises TypeError if a call does no work."""
+        """Compiles the callable and calls it once. Raises TypeError if it only returns a generator or a coroutine."""
         self._eager = moved(self._target, self._dtype, self.device)
         before = [each.detach().clone() for each in tensors_of(self.arguments)]
         start = time.perf_counter_ns()

@@ -121,7 +121,7 @@ def autocast_on(history: AllocationHistory, signs: Signs, owners: Codes) -> bool
 
 
 def autocasting(history: AllocationHistory, signs: Signs, owners: Codes) -> Autocasting | None:
-    """Effect of autocast; None without activations."""
+    """Effect of autocast on memory; None without activations."""
     lives = history.lives
     activations = owners == Owner.ACTIVATIONS
     made = activations | (owners == Owner.TEMPORARIES) & signs.at(signs.module, lives.stack)
@@ -174,8 +174,8 @@ class Saving:
 
 
 class Peak:
-    """Highest instant of a steady step, and its height after a change. event: failed request whose moment counts
-    instead; None for the peak."""
+    """Moment of the highest memory use in a steady step, and how far the peak falls if some memory is freed. event:
+    index of a failed allocation, whose moment is used instead; None for the peak."""
 
     def __init__(
         self, history: AllocationHistory, signs: Signs, owners: Codes, steady: Steady, event: int | None

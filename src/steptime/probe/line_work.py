@@ -225,7 +225,8 @@ class WorkObserver:
             self._lines[caller, line].inside += took
 
     def is_outside(self, code: CodeType) -> bool:
-        """True for a function of a package, or of Python's library."""
+        """True for a function of an installed package or of Python's standard library; torch's functions (but for
+        FILES_OF_TORCH) and ours do not count."""
         known = self._outside.get(code)
         if known is None:
             file = code.co_filename

@@ -190,8 +190,8 @@ class RepeatObserver:
         self._on = False
 
     def start(self, frame: FrameType | None) -> bool:
-        """False, and nothing is done, while somebody else traces, and where that writes variables (Python 3.10). frame:
-        those of the chosen functions from it outwards run already."""
+        """Starts the observation; False if another tracer is on, or if tracing writes variables (Python 3.10). frame:
+        the innermost running frame; observed functions among it and its callers are traced from here on."""
         if sys.gettrace() is not None or not self._stores or sys.version_info < sites.TRACED_FROM:
             return False
         for each in reversed([each for each in outwards(frame) if each.f_code in self._stores]):
@@ -208,7 +208,7 @@ class RepeatObserver:
         return self._work.single
 
     def boundary(self) -> None:
-        """A step has ended. What the first one gave is what the others are held against."""
+        """Counts a step. Results of later steps are compared with those of the first."""
         self.steps += 1
 
     def give_up(self) -> None:
@@ -218,7 +218,8 @@ class RepeatObserver:
             sys.settrace(None)
 
     def stop(self, frame: FrameType | None) -> list[dict[str, Any]]:
-        """Ends it; the lines whose results come again, for `RepeatFacts`. frame: as of `start`."""
+        """Ends the observation. Returns the lines whose results came again in several steps, in the form of
+        `RepeatFacts.lines`. frame: the innermost running frame."""
         self.give_up()
         for each in outwards(frame):
             if each.f_trace is self._local:

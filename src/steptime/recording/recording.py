@@ -382,7 +382,8 @@ class UseFacts:
 
 @dataclass(frozen=True, slots=True)
 class BetweenFacts:
-    """Line times between two training steps, as in `SampleFacts`. start, end: monotonic ns, with the following step."""
+    """Line times of the job's work between two training steps, in the form of `SampleFacts`. start, end: of the
+    measured interval, monotonic ns; it ends with the training step that follows."""
 
     start: int
     end: int

@@ -354,7 +354,8 @@ class ColumnBuilder:
         return column[self._rows : self._rows + count]
 
     def finished(self) -> Array:
-        """The column, writable if it has values, else a constant without memory per row. The builder gives it up."""
+        """The column: writable if any value was added, else a constant without memory per row. The builder must not
+        be used afterwards."""
         if self._column is None:
             return np.broadcast_to(np.asarray(self._absent, self._kind), (self._rows,))
         column, self._column = self._column, None

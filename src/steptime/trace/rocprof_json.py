@@ -146,7 +146,8 @@ def is_of_rocprof(path: Path) -> bool:
 
 
 def processes_in(path: Path, max_size: int) -> tuple[int, ...]:
-    """Numbers of the processes, in order. Raises TraceError (trace-unreadable, trace-empty, trace-too-large)."""
+    """Indices (0, 1, …) of the processes in the file. Raises TraceError (trace-unreadable, trace-empty,
+    trace-too-large)."""
     found = range(len(_decoded(path, max_size, _Count).processes))
     if not found:
         raise TraceError("trace-empty", f"{path} contains no event of any process.")

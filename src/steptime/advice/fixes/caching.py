@@ -93,8 +93,8 @@ def cached_items(step: StepSummary, loader: LoaderUse, case: Case) -> Option | N
         if room is not None
         else "the memory that is known to be free"
     )
-    advice = f"Make each item once and keep it on the disk: all of them take {format_bytes(needed)}, more than {had}."
-    return Option("items kept on the disk", edit=Snippet(ON_DISK, loader.item_site or loader.site), advice=advice)
+    advice = f"Make each item once and cache it on disk: all of them take {format_bytes(needed)}, more than {had}."
+    return Option("items cached on disk", edit=Snippet(ON_DISK, loader.item_site or loader.site), advice=advice)
 
 
 def _room(step: StepSummary, memory: MemoryUse | None, available: int | None) -> float | None:

@@ -57,12 +57,12 @@ def train():
     optimizer.zero_grad(set_to_none=True)
     loss = loss_function(model(static[0]), static[1])
     loss.backward()
-    optimizer.step()  # of Adam: capturable=True
+    optimizer.step()  # Adam needs capturable=True
     return loss
 
 side = torch.cuda.Stream()
 side.wait_stream(torch.cuda.current_stream())
-with torch.cuda.stream(side):  # warm-up
+with torch.cuda.stream(side):  # warm-up: three real updates on the first batch
     for _ in range(3):
         train()
 torch.cuda.current_stream().wait_stream(side)
@@ -73,7 +73,7 @@ with torch.cuda.graph(graph):
 for batch in loader:  # with drop_last=True
     for one, new in zip(static, batch):
         one.copy_(new, non_blocking=True)
-    graph.replay()  # writes loss: clone it to keep it beyond the next replay"""
+    graph.replay()  # overwrites loss: clone it to keep it beyond the next replay"""
 GRAPHED_MODEL = """\
 images = next(iter(loader))[0].cuda()  # with drop_last=True: other shapes need a graph of their own
 model = torch.cuda.make_graphed_callables(model, (images,))  # without hooks, before DistributedDataParallel"""
@@ -310,22 +310,22 @@ def cuda_graphs(step: StepSummary, case: Case) -> Option | None:
 def captured_step(step: StepSummary, case: Case) -> Iterator[Option]:
     """The model or the whole step captured as CUDA graphs, by hand
 
-    What it changes: torch.cuda.make_graphed_callables captures the model's forward and backward on the first batch;
-    this is tried. Calls with other shapes, and calls before the last one's backward, run as before. A graph of
-    forward, backward and update is yours to write. The example has three parts: static inputs that each batch is
-    copied into, because a graph reads the addresses that it was captured with; a warm-up on a side stream, so that
-    one-time allocations are not captured; and the replay.
+    What it changes: The trial captures the model's forward and backward on the first batch, with
+    torch.cuda.make_graphed_callables. A call runs without the graph if its shapes differ, or if the backward of the
+    call before it has not run yet. You must write a graph of the whole step (forward, backward, update) yourself. The
+    suggestion has an example: static inputs that each batch is copied into, because a graph reads the addresses that
+    it was captured with; a warm-up on a side stream, so that one-time allocations are not captured; and the replay.
 
     What it promises: A loss curve like that of another seed: dropout masks come from another generator.
 
     What it should gain: The device's idle time between launches. A graph of the whole step includes the optimizer
     and the loss, which mode="reduce-overhead" does not.
 
-    When to leave it: If nothing was captured; the trial says why: a line that reads the device, hooks, arguments
-    that are no tensors, weights that move. If shapes change from step to step (pad to a few lengths, and capture a
-    graph for each). Lines of the step that read the device or branch on it are named; move them after the replay.
-    Adam needs capturable=True, a learning rate that a schedule changes must be a tensor, and GradScaler skips no
-    step.
+    When to leave it: If nothing was captured. The trial says why: a line that waits for a value from the device,
+    hooks, arguments that are not tensors, weights that move. If shapes change from step to step (pad to a few lengths,
+    and capture a graph for each). Lines of the step that wait for a value from the device are named; move them after
+    the replay. In a graph of the whole step, Adam needs capturable=True, a scheduled learning rate must be a tensor,
+    and GradScaler cannot skip a step whose gradients overflow.
     """
     replayed = _one_launch(case)
     if not step.device.startswith("cuda") or step.graphs is not None or replayed is None:
@@ -455,10 +455,11 @@ def compiled_function(step: StepSummary, case: Case) -> Option | None:
     phases=(*MODEL, "rest"),
 )
 def ready_made_activation(step: StepSummary, case: Case) -> Option | None:
-    """An activation that is written out, as one function
+    """A written-out activation replaced by one function
 
-    What it changes: A formula of one variable in your source that equals gelu (exact, or by tanh) or silu becomes a
-    call of torch.nn.functional's. Only lines that were seen to run are changed. The trial runs the edited source.
+    What it changes: A formula of one variable in your source that equals gelu (exact, or by tanh) or silu is
+    replaced by the function of torch.nn.functional. Only lines that were seen to run are changed. The trial runs the
+    edited source.
 
     What it promises: A loss curve like that of another seed: the same function, rounded once instead of after each
     of its operators.

@@ -360,9 +360,9 @@ def deferred_item(sites: tuple[SiteUse, ...]) -> Option | None:
     return Option(f"{site.name}() deferred", edit=edit, advice=advice, as_written=True)
 
 
-@fix("RM107", "frozen-objects", addresses={"ST202"}, promise=Promise.SAME_BITS, risk=1)
+@fix("RM107", "frozen-objects", addresses={"ST202"}, promise=Promise.SAME_BITS, risk=2)
 def frozen_objects(step: StepSummary, garbage: GarbageUse, lines: tuple[LineUse, ...] = ()) -> Option | None:
-    """Long-lived objects out of the garbage collector's sight
+    """Long-lived objects hidden from the garbage collector
 
     What it changes: gc.freeze() after the first steps: later collections skip all objects that are alive then. The
     youngest generation is collected less often.

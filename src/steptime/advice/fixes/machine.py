@@ -68,7 +68,7 @@ def _edit(settings: SettingsUse, best: int) -> EnvironmentEdit | SwitchEdit:
 
 @fix("RM402", "kept-memory", addresses={"ST401", "ST402", "ST501"}, promise=Promise.SAME_BITS, risk=3)
 def kept_memory(step: StepSummary, operators: tuple[OperatorUse, ...] = ()) -> Iterator[Option]:
-    """Memory of the CPU that is kept instead of given back
+    """CPU memory that the allocator keeps instead of returning it to the system
 
     What it changes: MALLOC_MMAP_MAX_=0 and MALLOC_TRIM_THRESHOLD_, so that the allocator of the C library keeps
     large blocks for the next tensor. If jemalloc or tcmalloc is installed, it is tried in its place (LD_PRELOAD).
@@ -77,8 +77,8 @@ def kept_memory(step: StepSummary, operators: tuple[OperatorUse, ...] = ()) -> I
     What it promises: Equal losses: only addresses change.
 
     What it should gain: A tensor of more than 32 MiB is new memory from the system each time, and its pages are
-    cleared one by one on the first write. Without that, a chain of operators on 64 MiB took half of the time. The
-    gain depends on the system (huge pages, a virtual machine) and is not predicted.
+    cleared one by one on the first write. Without that clearing, a chain of operators on tensors of 64 MiB took half
+    as long. The gain depends on the system (huge pages, a virtual machine) and is not predicted.
 
     When to leave it: When memory is short: what is kept is not there for others, and holes between blocks stay.
     """

@@ -117,7 +117,7 @@ def eight_bit_optimizer(
     return Option(f"{used.type}8bit of {package}", (change,), None, snippet)
 
 
-@fix("RM203", "dropped-gradients", addresses={"ST504"}, promise=Promise.SAME_BITS, risk=1, frees=0.1)
+@fix("RM203", "dropped-gradients", addresses={"ST504"}, promise=Promise.SAME_BITS, risk=2, frees=0.1)
 def dropped_gradients(step: StepSummary, case: Case) -> Option | None:
     """Gradients that are dropped instead of filled with zeros
 
@@ -129,7 +129,8 @@ def dropped_gradients(step: StepSummary, case: Case) -> Option | None:
 
     What it should gain: The measured time of filling with zeros, and of adding to them in backward.
 
-    When to leave it: When the loop reads gradients of parameters that the loss does not reach.
+    When to leave it: When the loop reads gradients of parameters that the loss does not reach: it then reads None
+    instead of zeros. When momentum or weight decay is meant to move parameters that got no gradient.
     """
     filling, adding = zeroing(case)
     if not filling:

@@ -133,8 +133,8 @@ def _augmenting(case: Case) -> tuple[str, ...]:
     if not found or spent < LEAST_AUGMENTING * case.step.duration.value:
         return ()
     line = next(filter(_augments, max(found, key=lambda path: path.duration).lines))
-    where = "on whole batches on the device (torchvision.transforms.v2, kornia) it would be off the loader"
-    return (f"Augmentation at {format_source(line)} takes {in_step(spent, case.step)}: {where}.",)
+    where = "Applied to whole batches on the device (torchvision.transforms.v2, kornia), it costs the loader no time"
+    return (f"Augmentation at {format_source(line)} takes {in_step(spent, case.step)}. {where}.",)
 
 
 def _augments(line: SourceLine) -> bool:
@@ -178,12 +178,12 @@ def _from_trace(case: Case) -> Finding | None:
 
 def _advice_on_trace(cause: str) -> str:
     """By the class of the loader's iterator, which names whether there are workers."""
-    measure = "steptime run times the loader's parts"
+    measure = "`steptime run` measures each part of the loader"
     if "SingleProcess" in cause:
-        return f"The loader has no workers: try two, unless its items are cheap or in memory; {measure}."
+        return f"The loader has no workers: try two, unless its items are cheap or in memory. {measure}."
     if "MultiProcessing" in cause:
-        return f"Its workers do not keep up: try more of them, or cheaper items; {measure}."
-    return f"Measure the job too: {measure}, and says how many workers would keep up."
+        return f"Its workers do not keep up: try more of them, or cheaper items. {measure}."
+    return f"{measure}, and says how many workers would keep up."
 
 
 def _parts(loader: LoaderUse) -> str:

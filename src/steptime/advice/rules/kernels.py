@@ -654,8 +654,8 @@ def work_without_gradient(step: StepSummary, operators: tuple[OperatorUse, ...],
         summary = f"{often}: {in_step(spent, step)}"
         advice = "For a metric, reuse the loss's outputs, or compute it every n-th step under torch.no_grad()."
     elif sum(use.unreached for use in alone) >= MOSTLY_UNREACHED * sum(use.duration for use in alone):
-        summary = f"Forward computes what no loss uses: {in_step(spent, step)}: {names}"
-        advice = "Leave it out of the training step, or compute it where you need it, under torch.no_grad()."
+        summary = f"Forward spends {in_step(spent, step)} on what no loss uses: {names}"
+        advice = "Leave it out of the training step, or compute it only when you need it, under torch.no_grad()."
     return work_without_gradient.finding(summary, advice, saving, category="compute", source=source)
 
 

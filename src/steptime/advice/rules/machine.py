@@ -159,7 +159,7 @@ ALIKE = (
 def unstable_steps(contention: Contention, lengths: LengthUse | None = None) -> Finding | None:
     """Steps vary more than equal work explains
 
-    What it means: Some steps take much longer than others, or they grow from the beginning of the run to its end.
+    What it means: Some steps take much longer than others, or steps become slower over the run.
     Averages hide both.
 
     How we know: The spread is the interquartile range of the steady steps over their median; the drift compares the

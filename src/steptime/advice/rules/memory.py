@@ -123,8 +123,8 @@ def _kept(holder: HolderUse) -> str:
     """Objects that one holder holds on to, as evidence."""
     named = f"The {holder.kind} {holder.name}" if holder.kind else "An unknown object"
     if holder.entries and not holder.tensors:
-        most = f", up to {holder.most:,}" if holder.most is not None else ""
-        return f"{named} grows by {holder.entries:,.0f} entries with every step{most}."
+        most = f", up to its limit of {holder.most:,}" if holder.most is not None else ""
+        return f"{named} grows by {format_count(max(1, round(holder.entries)), 'entry')} with every step{most}."
     kept = f"keeps {holder.tensors:.3g} tensors more with every step" if holder.tensors >= 1 else "is a sum that grows"
     if 0 < holder.tensors < 1 <= holder.bytes:
         kept = f"keeps a tensor more every {1 / holder.tensors:,.0f} steps"

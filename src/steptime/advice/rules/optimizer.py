@@ -141,12 +141,12 @@ def dense_embedding_gradient(step: StepSummary, optimizers: tuple[OptimizerUse, 
     What it means: Each batch looks up only a few rows of the table, but the gradient has the size of the whole
     table: backward fills it with zeros, and the optimizer updates every row in every step.
 
-    How we know: The savings are the optimizer's time times the share of such embeddings in its elements, and what
-    backward takes to fill their gradients with zeros and to add the rows that were looked up.
+    How we know: The savings are the optimizer's time, times the fraction of its elements that belong to such
+    embeddings, and what backward takes to fill their gradients with zeros and to add the rows that were looked up.
 
-    What helps: Embedding(..., sparse=True) with SparseAdam, SGD or Adagrad for that table. The moments of other
-    rows then stay as they are, which changes Adam's curve slightly. Or give the table its own optimizer, which
-    steps less often.
+    What helps: Embedding(..., sparse=True) with SparseAdam, SGD or Adagrad for that table, without weight decay: they
+    refuse it for sparse gradients. The moments of other rows then stay as they are, which changes Adam's curve
+    slightly. Or give the table its own optimizer, which steps less often.
 
     When to ignore it: When each batch looks up most rows (a small vocabulary), or when the output layer shares the
     table: then the gradient really is dense.
@@ -233,10 +233,10 @@ def zeroed_gradients(
     result and writes the sum. Dropped gradients (the default since torch 2.0) are simply put in place.
 
     How we know: Outside of forward and backward, operators fill as many bytes with zeros as the gradients have.
-    Away from the optimizer they must also fill as many tensors, and at most twice the bytes, because a loss fills
-    sums, too. These fills are timed in the profiled steps. So are as many additions in backward, which dropped
-    gradients would not need, unless an update has several backwards. If the lines that call zero_grad are timed and
-    take far less, something else fills with zeros.
+    Fills outside of the optimizer's own code must also match the number of gradients, and at most twice their bytes,
+    because a loss may set sums of its own to zero. The fills are timed in the profiled steps, and as many additions
+    in backward (not if an update has several backwards, which must add). If the lines that call zero_grad take far
+    less time than the fills, something else fills with zeros, and nothing is reported.
 
     What helps: optimizer.zero_grad() without set_to_none=False; model.zero_grad() likewise.
 

@@ -46,7 +46,7 @@ MOST_OF_OPERATORS = 0.5
 """A function that calls fewer is not where a step's dispatch is."""
 FEWEST_MICRO_BATCHES = 2
 """A step: fewer, larger ones are to be had from here on."""
-ON_A_LIST = "Use one operator on the whole tensor, or on all tensors (torch._foreach_*){}."
+ON_A_LIST = "Use one operator on the whole tensor, or one for the whole list of tensors (torch._foreach_*){}."
 """Outside of the model a loop goes over parameters as often as over samples."""
 LONGEST_HINT = 160
 MOST_NAMED = 4
@@ -690,12 +690,11 @@ def indexing_in_loop(step: StepSummary, operators: tuple[OperatorUse, ...], case
     slice is a tensor as large as x, with zeros outside of the slice, and these are added one by one. With T rounds
     that is T times the memory traffic of x, where one pass is enough.
 
-    How we know: The rule works for jobs on a CPU, where operators are timed one by one. The profile counts and
-    times the derivatives of slices in backward, and one less of the operators that fill with zeros and of those
-    that add. The savings are their share of the operators in backward, applied to the measured backward, without
-    the one pass that remains. The interval goes from none of the filling to all of it: new memory may take far
-    longer in the profiled steps than in the others. Slices that torch's own recurrent layers take (of a packed
-    batch) are not counted.
+    How we know: The rule works for jobs on a CPU, where operators are timed one by one. With n derivatives of slices
+    in backward, n - 1 fills with zeros and n - 1 additions belong to them. Their share of the operators in backward is
+    applied to the measured backward, less one pass, which is needed anyway. The interval begins without the fills and
+    ends with all of them, because writing to new memory may take far longer in the profiled steps than in the others.
+    Slices that torch's own recurrent layers take (of a packed batch) are not counted.
 
     What helps: Take the tensor apart once, before the loop: `parts = x.unbind(1)` (or x.split(size)), and use parts[t].
     Its derivative is one stack. The results are the same.

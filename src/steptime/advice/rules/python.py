@@ -510,14 +510,13 @@ def outside_model(step: StepSummary, lines: tuple[LineUse, ...], case: Case) -> 
     What it means: A line of the loop, or a function that it calls (a loss, a callback, a logger), takes a good part
     of each step, in Python or in operators. No rule knows what it does; this one shows where it is.
 
-    How we know: The lines of the loop, and of your functions that it calls, are timed exactly in a few steps. Time
-    outside of the loader, forward, backward and update belongs to the line, with its operators. Their backward
-    does, too, as far as a step with stacks shows it. The names that the loop binds and reads show whether a line
-    may lead from the model, or from parameters of your own, to backward(). Loss functions of torch do not count:
-    every training needs one. A model that trains and is called again without gradients in the same steps counts. An
-    update written by hand does not (see ST505). If the loss depends on the line, as on a forward() that is called
-    by its name, the work is needed. Of its time outside of matmuls and convolutions, a twentieth can surely be
-    saved, a third likely.
+    How we know: In a few steps every line of the loop is timed, and of your functions that it calls. A line's time
+    outside of the loader, forward, backward and update counts, with its operators and, where a step with stacks shows
+    it, with their backward. The variables that each line reads and sets show whether the loss may depend on it. Loss
+    functions of torch do not count, because every training needs one; nor does an update written by hand (ST505). The
+    trained model called a second time without gradients in the same steps counts. If the loss depends on the line, or
+    the line calls model.forward() itself, its work is needed. Then the likely savings are a third of its time outside
+    of matmuls and convolutions, and the sure ones a twentieth.
 
     What helps: Ask whether each step needs it. Do it every n-th step, do it once before the loop, or reuse what the
     step has computed. If the loss depends on it, each step needs it: use torch.compile on that function, or

@@ -70,15 +70,15 @@ def slow_evaluation(segments: tuple[SegmentUse, ...]) -> Finding | None:
     What it means: The run spends its time on validation between training steps. The steps themselves may be healthy:
     this is never charged to them.
 
-    How we know: Forward calls without gradients, and the loaders that feed them, are their own segments of the run;
-    their total is compared with the run after the warm-up. The rows of some of these calls are counted. The cause
-    is small batches if calls have at most a fourth of a training batch, and if passes as large as training's would
-    take far less time.
+    How we know: Forward calls without gradients, or with gradients that no backward uses, and the loaders that feed
+    them, are segments of the run of their own. Their total is compared with the run after the warm-up. The batch size
+    of some calls is read. Small batches are named as the cause if they have at most a quarter of a training batch's
+    rows, and if batches as large as training's would take far less time.
 
     What helps: torch.no_grad() or inference_mode around it: eval() leaves gradients on, and every activation is
     kept for a backward that never comes. Larger batches: a loader for evaluation needs a batch size of its own.
     Evaluate less often or on a fixed part of the data; use workers for the validation loader; evaluate checkpoints
-    in another process. For figures of the training set, add up the losses and hits of the training steps.
+    in another process. For metrics of the training set, add up loss and accuracy in the training steps.
 
     When to ignore it: When the measured piece of the run is too short to hold the usual number of training steps per
     evaluation.
@@ -88,7 +88,7 @@ def slow_evaluation(segments: tuple[SegmentUse, ...]) -> Finding | None:
         return None
     on = " with gradients on" if use.graphs >= MOSTLY else ""
     summary = f"Evaluation ran {_times(use)}{on} and took {format_share(use.share)} of the run"
-    advice = "Evaluate less often, on less data, or with larger batches; scores of training data: from its own steps."
+    advice = "Evaluate less often, on less data, or with larger batches; take training metrics from the training steps."
     if on:
         advice = f"{NO_GRADIENTS} {advice}"
     given = {**_where(use)} if use.asked is None else {**_where(use), "source": use.asked}
@@ -235,7 +235,7 @@ def _where(use: SegmentUse, *more: str) -> dict[str, Any]:
     )
     if lines and use.slowed >= REPORTED_SLOWED:
         reported = f"It took {format_times(use.slowed)} times as long while these lines were timed"
-        lines += (f"{reported}: what calls much of torch is too large here." if sure else f"{reported}.",)
+        lines += (f"{reported}, so lines that call much of torch look too long here." if sure else f"{reported}.",)
     forward = (f"{format_share(use.forward)}: the models' forward",) if use.forward else ()
     hottest = next((line.within or line.source for line in use.lines), None)
     return {"source": hottest, "evidence": (*more, *lines, *forward)}
@@ -553,15 +553,15 @@ LIBRARIES = ("cudnn_", "miopen_", "native_", "mkldnn_")
 
 @rule("ST908", "compute-share", supersedes=("dominant-operator",), weight=Weight.NOTE, fallback=True)
 def compute_share(step: StepSummary, categories: tuple[CategoryUse, ...], case: Case) -> Finding | None:
-    """Compute is most of the step, and no finding shortens it much
+    """Compute is at least half of the step, and no finding shortens it much
 
     What it means: The device (on a CPU: the operators themselves) is busy for half of the step or more, and no
-    finding would save a good part of that. The fixes change how the whole model computes, and only a trial shows
-    what they gain.
+    finding would save a good part of that. The fixes below change how the whole model computes, and only a trial
+    shows what they gain.
 
     How we know: Compute time is added up by operator: on a device the kernels that each launched, on a CPU the
-    operators themselves. If the cost of the kernels is known, so is their share of the roofline: the time of good
-    kernels at the machine's peaks, over the time that these take.
+    operators themselves. If the cost of the kernels is known, so is their share of the roofline: the time that the
+    same work would take at the machine's peaks, over the time that it took.
 
     What helps: A lower precision (torch.autocast with bfloat16), the layout that the device's convolutions prefer
     (channels_last), torch.compile, other algorithms of cuDNN. steptime try runs the job with each and reports which

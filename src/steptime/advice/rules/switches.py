@@ -332,15 +332,15 @@ def accumulated_loss(step: StepSummary, operators: tuple[OperatorUse, ...] = ())
     """Gradients are accumulated without the scale of one large batch
 
     What it means: backward() adds to the gradients. The sum over n micro-batches of mean losses is n times the
-    gradient of the whole batch, as if the learning rate were n times as large. (Adam hides that, clipping and
-    weight decay do not.) Batch normalisation takes mean and variance of each micro-batch alone.
+    gradient of the whole batch, as if the learning rate were n times as large. Adam's update hardly depends on this
+    scale; clipping, and weight decay that is added to the gradient, do. Batch normalisation takes mean and variance
+    of each micro-batch alone.
 
-    How we know: The recording shows the number of backward passes per step. The graph of the first losses is read,
-    by the names of its nodes: nothing divides or multiplies the losses. Batch normalisation is seen by its
-    operators.
+    How we know: The recording shows the number of backward passes per step. The autograd graph of the first losses
+    has no node that divides or multiplies the loss. Batch normalisation is seen by its operators.
 
-    What helps: loss = loss / n before backward(), or a sum of losses divided by all samples of the step. GroupNorm,
-    LayerNorm, or fewer and larger micro-batches.
+    What helps: loss = loss / n before backward(), or a sum of losses divided by all samples of the step. For batch
+    normalisation: GroupNorm, LayerNorm, or fewer and larger micro-batches.
 
     When to ignore it: When the gradients or the learning rate are divided elsewhere, or these are losses of several
     models or tasks.

@@ -41,17 +41,17 @@ class Shared:
 
     @property
     def transfer(self) -> Int64:
-        """Time in which all ranks were present, (k,), ns: the duration on the last rank to arrive."""
+        """Time in which all ranks were present, (collectives,), ns: the duration on the last rank to arrive."""
         return np.asarray(self.duration.min(axis=0))
 
     @property
     def waits(self) -> Int64:
-        """Time that each rank waited for the last one, (m, k), ns."""
+        """Time that each rank waited for the last one to arrive, (ranks, collectives), ns."""
         return self.duration - self.transfer
 
     @property
     def end(self) -> Int64:
-        """End of each collective per rank, (m, k), ns."""
+        """End of each collective on each rank, (ranks, collectives), ns."""
         return self.start + self.duration
 
 

@@ -68,9 +68,10 @@ class Sign:
 
 @dataclass(frozen=True, slots=True)
 class SeriesChart:
-    """mean, low, high: of the usual step, percent from the bottom. kinds: how many steps are of which, in words.
-    layers: categories, each in all bars that have it as one
-    path. stride: steps that share the categories of a row. legend: letters of the signs and what they mean."""
+    """Bar chart of the step times. mean, low, high: height of the usual step's time and of its interval, percent of the
+    chart. kinds: number of steps of each kind, with its text. layers: one path for each category, through all bars that
+    contain it. stride: number of consecutive steps that share one row of category times. legend: meaning of each sign's
+    letter."""
 
     bars: tuple[Bar, ...]
     mean: float
