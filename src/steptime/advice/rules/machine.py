@@ -129,8 +129,9 @@ def background_load(contention: Contention) -> Finding | None:
     a CPU. The largest category may be the one that suffered most, not the one to fix. The result is called likely
     if the steps stayed even all the same, and unclear if they did not.
 
-    How we know: CPU time of the job's processes and of everything else is read once or twice a second, and the kernel's
-    pressure figure where it exists. The rule fires when others took a tenth of the CPUs or more and CPUs were short.
+    How we know: CPU time of the job's processes and of everything else is read once or twice a second, and the
+    kernel's pressure figure if the kernel has one. The rule fires if other processes took a tenth of the CPUs or
+    more, and CPUs were short.
 
     What helps: Measure again when the machine is quiet, or on CPUs of its own (taskset, a cgroup, an exclusive job in
     the queue).
