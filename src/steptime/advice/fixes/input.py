@@ -259,8 +259,8 @@ def persistent_workers(loader: LoaderUse) -> Option | None:
 def deeper_prefetch(step: StepSummary, loader: LoaderUse, case: Case) -> Option | None:
     """More prefetched batches
 
-    What it changes: prefetch_factor of the training DataLoader, which has workers: each keeps four times as many
-    batches ready.
+    What it changes: prefetch_factor of the training DataLoader, if it has workers: each worker keeps four times as
+    many batches ready.
 
     What it promises: Equal losses: the batches and their order stay.
 

@@ -103,8 +103,8 @@ def kept_memory(step: StepSummary, operators: tuple[OperatorUse, ...] = ()) -> I
 def expandable_segments(step: StepSummary, case: Case) -> Option | None:
     """Device memory in segments that grow
 
-    What it changes: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, added to what is set there. The allocator
-    then grows a segment instead of asking the driver for another one, so that changing sizes leave no holes.
+    What it changes: expandable_segments:True is added to the variable PYTORCH_CUDA_ALLOC_CONF. The allocator then
+    grows a segment instead of asking the driver for another one, so changing sizes leave no holes.
 
     What it promises: Equal losses: only addresses change.
 

@@ -164,10 +164,11 @@ def fewer_updates(step: StepSummary, lines: tuple[LineUse, ...] = ()) -> Option 
 def sharded_replicas(case: Case) -> Iterator[Option]:
     """Optimizer state, or the whole model, split over the ranks of DistributedDataParallel
 
-    What it changes: Either the optimizer becomes ZeroRedundancyOptimizer around the job's own class: each rank
-    keeps the state of its part of the parameters, and sends what it has updated. Or the wrapper becomes fully_shard
-    (FSDP2), per block of the model's lists: parameters, gradients and state are split, and a block's parameters are
-    gathered for its forward and backward. Both are tried on as many ranks as the job has, at least two.
+    What it changes: Either the optimizer becomes ZeroRedundancyOptimizer around the job's own class: each rank keeps
+    the state of its part of the parameters, updates them, and sends them to the others. Or the wrapper becomes
+    fully_shard (FSDP2), per block of the model's lists: parameters, gradients and state are split, and a block's
+    parameters are gathered for its forward and backward. steptime tries both, on as many ranks as the job has, at
+    least two.
 
     What it promises: A loss curve like that of another seed: gradients are added in other groups.
 

@@ -312,10 +312,10 @@ def awkward_dimensions(step: StepSummary, kernels: tuple[KernelUse, ...]) -> Fin
     What it means: Tensor Cores work on tiles and load 16 bytes at once. If a dimension is not a multiple of 8
     (16-bit numbers) or 4 (32-bit), the matmul uses a slower kernel or pads its input.
 
-    How we know: The trace has the shapes of the matmuls. A matmul counts if its dtype is one for Tensor Cores and one
-    of its dimensions is no such multiple. Its time is compared with its roofline, the shortest time at the machine's
-    peaks. The savings are half of the difference, because padding removes only a part of it; the interval starts at a
-    tenth.
+    How we know: The trace has the shapes of the matmuls. A matmul counts if its dtype is one for Tensor Cores, and
+    one of its dimensions is not such a multiple of 8 or 4. Its time is compared with its roofline, the shortest time
+    at the machine's peaks. The savings are half of the difference, because padding removes only a part of it; the
+    interval starts at a tenth.
 
     What helps: Round sizes up: a vocabulary of 50257 to 50304, 1001 classes to 1008, hidden sizes to multiples of
     64, the batch or the sequence to multiples of 8.
@@ -522,14 +522,14 @@ def slow_arithmetic(
     + y.t()), which are read element by element.
 
     How we know: The lower bound of a call is the time to copy its bytes, at this machine's copy bandwidth with as
-    many threads. The bytes are computed from the call's shapes. An operator counts if most of its calls took more
-    than ten times that, at least 20 us each, on at most 16 MB. (A single slow call may have waited for a processor.)
-    A fused or foreach call must take 20 us for each of the optimizer's parameters. The savings are at most the time
-    above three lower bounds and those 20 us. Two things lower the bandwidth of the comparison. A small tensor is
-    computed by fewer threads, so only their part of the bandwidth counts. A job that shares its processors has the
-    bandwidth only for its share of the time. The rule is silent if that share is below a quarter, or below three
-    quarters with several threads, because a call ends with its last thread. Processors differ: on a Zen 4, denormals
-    slow only roots and quotients; on others, products, too.
+    many threads. The bytes are computed from the call's shapes. An operator counts if most of its calls take more
+    than ten times that lower bound, and at least 20 us, on at most 16 MB. (A single slow call may have waited for a
+    processor.) A fused or foreach call must take 20 us for each of the optimizer's parameters. The savings are at
+    most a call's time above three lower bounds and those 20 us. Two things make the assumed bandwidth smaller. A
+    small tensor is computed by fewer threads, so only their part of the bandwidth counts. A job that shares its
+    processors has the bandwidth only for its share of the time. The rule is silent if that share is below a quarter,
+    or below three quarters with several threads, because a call ends with its last thread. Processors differ: on a
+    Zen 4, denormals slow only roots and quotients; on others, products, too.
 
     What helps: torch.set_flush_denormal(True) at the start of the script treats denormals as zero; `steptime try`
     measures it. Better: keep values away from zero (an epsilon inside the root, a larger eps of the optimizer,
@@ -628,14 +628,14 @@ def work_without_gradient(step: StepSummary, operators: tuple[OperatorUse, ...],
     computes the same again. Others do depend on trained parameters, but the loss does not use their result: a head,
     a branch.
 
-    How we know: Operators that run while gradients are on have a sequence number, and backward's frames have the
-    numbers of the operators that they differentiate. An operator that no frame differentiates counts, with all that
-    it calls. Work under torch.no_grad() has no number and does not count. If an operator raises the number, its
-    result needs a gradient, but no loss leads to it. In a job that detaches tensors such operators are excluded,
-    because their values may be used. Whether an operator depends on the batch is not known: the savings are at most
-    all of the time, and the interval starts at a tenth. If a model is called several times per step, the same
-    operators of the same lines may run with a backward in one call and without in another. The finding then names the
-    call of the model that the loss does not use.
+    How we know: While gradients are on, autograd numbers the operators of forward, and backward's frames have the
+    numbers of the operators that they differentiate. An operator counts, with all that it calls, if no frame has its
+    number. Work under torch.no_grad() has no number and does not count. If autograd's number is higher after an
+    operator than before it, the operator's result needs a gradient, but no loss leads to it. In a job that detaches
+    tensors such operators are excluded, because their values may be used. Whether an operator depends on the batch is
+    not known: the savings are at most all of the time, and the interval starts at a tenth. If a model is called
+    several times per step, the same operators of the same lines may run with a backward in one call and without in
+    another. The finding then names the call of the model that the loss does not use.
 
     What helps: Compute it once, in __init__, and keep it with register_buffer. Results that depend only on the
     sample: once per sample, in the dataset. Results of a frozen part: once for all epochs. Results that no loss

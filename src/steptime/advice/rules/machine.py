@@ -69,9 +69,9 @@ def thread_oversubscription(
 
     How we know: The number of threads is intra-op threads x training processes on this host + workers. A worker
     counts with the share of its time in which it needs a CPU. That number is compared with the CPUs that the process
-    may use (affinity and container limits included). The rule fires if there are more than 1.5 threads per CPU and
-    the CPUs were busy, or tasks waited for one. The upper bound of the savings is the share of the threads that have
-    no CPU, as a part of the step. Only a trial shows how much of it is real, so the interval is wide.
+    may use (affinity and container limits included). The rule fires if there are more than 1.5 threads per CPU, and
+    the CPUs were busy or tasks waited for one. The savings are at most the step times the share of the threads that
+    have no CPU. Only a trial shows how much of that is real, so the interval is wide.
 
     What helps: OMP_NUM_THREADS (or torch.set_num_threads) = CPUs / training processes, minus what the workers need;
     fewer workers.
@@ -329,9 +329,9 @@ def too_few_threads(
     How we know: The rule fires under three conditions. The variable is set, and torch uses that number of threads.
     The CPUs that the process may use have room for at least twice as many threads; several training processes on this
     host share these CPUs, and one CPU is left to a loader's workers. At least half of the additional threads would
-    have found an idle CPU. Only operators count that arithmetic or memory bounds and whose calls are large enough for
-    several threads. The upper bound of the savings is the part of their time that these threads would save. Only a
-    trial shows how much of it is real, so the interval is wide. The rule is silent if the job calls
+    have found an idle CPU. The savings concern operators that arithmetic or memory bounds, and whose calls are large
+    enough for several threads. They are at most the part of these operators' time that the additional threads would
+    save. Only a trial shows how much of it is real, so the interval is wide. The rule is silent if the job calls
     torch.set_num_threads itself.
 
     What helps: OMP_NUM_THREADS = CPUs / training processes.

@@ -113,12 +113,12 @@ def dispatch_loop(step: StepSummary, categories: tuple[CategoryUse, ...], case: 
     are timed, its operators are divided among the lines by time, and a line counts if it runs several times per
     batch. In a bare trace the stacks must show a function that calls the same thing, or is called by the same one,
     eight times or more: a model that is called once is no loop. The savings are the share of the breakdown's overhead
-    that belongs to the line or function. On a CPU three times are added: the loop's own Python; the time of operators
-    that are bound by latency, whose arithmetic takes no longer than their dispatch; and half of the time of small
-    matmuls beyond the machine's rate, because one large matmul does the same arithmetic faster. The interval ends at
-    all of that time. A loop may have rounds that need no result of another (experts, heads, samples), so that all can
-    be computed at once. There the interval starts at the dispatch of the loop's operators. It ends at everything that
-    its forward and backward take beyond their arithmetic, including the update of its tensors one by one.
+    that belongs to the line or function. On a CPU, three more parts are added: the loop's own Python; the time of
+    operators that are bound by latency, whose arithmetic takes no longer than their dispatch; and half of the time of
+    small matmuls beyond the machine's rate, because one large matmul does the same arithmetic faster. The interval
+    ends at all of these. In some loops no round needs the result of another (experts, heads, samples), so all rounds
+    can be computed at once. There the interval starts at the dispatch of the loop's operators. It ends at everything
+    that its forward and backward take beyond their arithmetic, including the update of its tensors one by one.
 
     What helps: One operator on the whole tensor: a matmul, einsum, cumsum, torch.nn.LSTM in place of a loop over
     cells, a torch._foreach operator over parameters. For modules called one by one, such as experts, torch.bmm over
@@ -549,8 +549,8 @@ def graph_break(compiler: CompilerUse) -> Finding | None:
     own.
 
     How we know: TorchDynamo records each graph break with its line and its reason, and steptime reads that while the
-    job runs. For a trace it needs compile logs, which TORCH_TRACE writes on request. Breaks in torch's own code are
-    excluded.
+    job runs. A trace has no breaks; there the rule needs compile logs, which TORCH_TRACE writes on request. Breaks in
+    torch's own code are excluded.
 
     What helps: Follow the compiler's hint: keep `.item()`, `print` and branches on values of tensors out of the
     model; use torch.where or torch.cond for such a branch. `fullgraph=True` makes a break an error, so that none
@@ -578,8 +578,8 @@ def recompile_limit(compiler: CompilerUse, compilations: tuple[CompilationUse, .
     torch.compile gives up. Calls that fit none of the compiled versions then run uncompiled, without a warning.
 
     How we know: TorchDynamo records each compilation with the guard that made it necessary, and each function that
-    reached the limit. steptime reads that while the job runs; for a trace it needs compile logs, which TORCH_TRACE
-    writes on request.
+    reached the limit. steptime reads that while the job runs. A trace does not have it; there the rule needs compile
+    logs, which TORCH_TRACE writes on request.
 
     What helps: Keep constant what the guards name: pad or bucket sizes, use torch._dynamo.mark_dynamic or
     dynamic=True, make changing Python numbers tensors. Raise the limit only if few versions are really needed.

@@ -62,8 +62,9 @@ def tensor_cores_unused(step: StepSummary, machine: MachineUse, kernels: tuple[K
 
     How we know: The trace has the kernels of matmuls and convolutions with their arguments. A kernel counts if its
     arguments are float32 and its name is one of a kernel without Tensor Cores; kernels with unknown names do not
-    count. The prediction scales the kernel's time by the ratio of the two rates, but never below the time to move its
-    bytes. The savings are the difference; the interval starts at 40 % of it.
+    count. The prediction scales the kernel's time by the ratio of the device's matmul rates, in float32 and in the
+    advised dtype, but never below the time to move its bytes. The savings are the difference; the interval starts at
+    40 % of it.
 
     What helps: torch.set_float32_matmul_precision("high") lets float32 matmuls use TF32 where the device has it
     (convolutions do so by default). torch.autocast with bfloat16 also halves the memory traffic. float16 needs a
@@ -153,7 +154,7 @@ def loss_scaling(step: StepSummary, machine: MachineUse, scaling: ScalingUse) ->
 
     How we know: The trace shows three times: the scaler's kernels, the device's idle time for their launches, and its
     idle time after the read that the update waits for. The savings are their sum. The rule fires only if the device's
-    Tensor Cores are as fast in bfloat16 as in float16.
+    Tensor Cores are as fast in bfloat16 as in float16 (within a tenth).
 
     What helps: torch.autocast with dtype=torch.bfloat16, and backward and step without the scaler; clipping needs no
     unscale_() then.

@@ -172,12 +172,12 @@ def rollout_share(
     How we know: A rollout is a series of forward calls without gradients before an update. The rollouts' total time
     is compared with the run after the warm-up; the rule fires from a fifth on. The models' forward is timed in all
     rollouts, and the lines in one. A line's text shows whether it is the environment (`.step(`, `.reset(`) or a
-    transfer. The finding depends on where most of the time goes. Only in the models' forward: the finding is about
-    calls of the models (a check, a teacher, a generator of samples). In argument checks of torch.distributions, from
-    a tenth of the rollouts on: the finding is about these (see ST608). In a line with a slow way to a result: it
-    names that line (see ST421). In lines that run neither a model nor an environment: it names these lines. If no
-    line is an environment, and calls have far fewer rows than a training batch, it reports the small calls (see
-    ST901).
+    transfer. The finding is about the first of these cases that holds. Only the models' forward takes time: calls of
+    the models (a check, a teacher, a generator of samples). Argument checks of torch.distributions take a tenth of
+    the rollouts: these checks (see ST608). The line with most of the time is a slow way to a result: that line (see
+    ST421). Most of the time is in lines that run neither a model nor an environment: these lines. No line is an
+    environment, and calls have far fewer rows than a training batch: the small calls (see ST901). In all other cases
+    the finding is about the rollouts as a whole.
 
     What helps: If the models take the time, vectorised environments with one batched forward for all. If the
     environment does, a cheaper step of it, or environments in processes of their own. inference_mode while acting.
