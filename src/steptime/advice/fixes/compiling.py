@@ -423,8 +423,8 @@ def compiled_function(step: StepSummary, case: Case) -> Option | None:
 
     What it promises: A loss curve like that of another seed: fused code sums and rounds in another order.
 
-    What it should gain: Two thirds of the time of its pointwise operators and of their backward, because fused ones
-    read and write memory once.
+    What it should gain: Two thirds of the time of the function's pointwise operators and of their backward: fused
+    operators read and write memory once.
 
     When to leave it: When its arguments change their shapes all the time, or when it branches on values of tensors,
     where the compiler has to stop.

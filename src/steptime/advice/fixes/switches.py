@@ -69,7 +69,8 @@ def not_deterministic(settings: SettingsUse) -> Option | None:
     What it promises: A loss curve like that of another seed: sums are taken in another order, which may differ from
     run to run.
 
-    What it should gain: Part of the time of the operators that take a slower way under it; the finding names them.
+    What it should gain: Part of the time of the operators that are slower with deterministic algorithms; the finding
+    names them.
 
     When to leave it: When the run must repeat bit by bit.
     """

@@ -301,7 +301,8 @@ def graph_launches(step: StepSummary) -> Finding | None:
     What helps: Trace the job once without graphs (torch.compile without mode="reduce-overhead", enforce_eager=True of
     vLLM, --disable-cuda-graph of SGLang): its kernels are the same and have operators, shapes and lines.
 
-    When to ignore it: When the kernels' names say enough. The CPU's time for launches is right as it is.
+    When to ignore it: When the kernels' names say enough. The CPU's time for launches is correct without operators,
+    too.
     """
     graphs = step.graphs
     if graphs is None or (graphs.share < LEAST_IN_GRAPHS and not graphs.empty):

@@ -130,8 +130,8 @@ def slow_checkpoint(step: StepSummary, segments: tuple[SegmentUse, ...]) -> Find
 
     What it means: Between training steps the job writes its state to disk and waits for it.
 
-    How we know: Each torch.save between steps is timed. The total is compared with the run after the warm-up; the
-    rule fires from 5 % on.
+    How we know: Each torch.save between steps is timed. Their total is compared with the run after the warm-up; the
+    rule fires if it is 5 % or more.
 
     What helps: Save less often; write from another thread or process (torch.distributed.checkpoint.async_save); keep
     fewer optimizer states.
