@@ -226,11 +226,11 @@ def too_few_workers(step: StepSummary, loader: LoaderUse, case: Case) -> Finding
     / (step - wait). The predicted step is the largest of these times: the step without its wait; the time to make the
     batches, divided by the workers; the CPU time of the whole job, divided by the usable CPUs. If workers must share
     CPUs with the training's own threads, a fourth time counts: the step without its wait, plus the workers' time on a
-    shared CPU. The advice is the smallest number of workers within 3 % of the best prediction. A worker whose items
-    wait (disk, network, sleep) needs only a part of a CPU. So the numbers considered end at the usable CPUs divided
-    by that part, at 64 per host, and at eight batches of an epoch per worker. In recordings of older versions, which
-    have no CPU times, each worker needs a whole CPU. The savings are the measured step minus the predicted one; their
-    upper end is the whole wait.
+    shared CPU. The number advised is the smallest within 3 % of the best prediction. A worker whose items wait (disk,
+    network, sleep) needs only a part of a CPU. So the numbers considered end at the usable CPUs divided by that part,
+    at 64 per host, and at eight batches of an epoch per worker. In recordings of older versions, which have no CPU
+    times, each worker needs a whole CPU. The savings are the measured step minus the predicted one; their upper end
+    is the whole wait.
 
     What helps: Set num_workers as advised, with persistent_workers=True if there are several epochs. If the dataset
     draws random numbers, its augmentation will differ from the run without workers (each worker has its own seed).

@@ -548,8 +548,8 @@ def graph_break(compiler: CompilerUse) -> Finding | None:
     it. Nothing is fused across the break, results go through memory, and each piece has guards and a launch of its
     own.
 
-    How we know: TorchDynamo records each graph break with its line and its reason, and steptime reads that while the
-    job runs. A trace has no breaks; there the rule needs compile logs, which TORCH_TRACE writes on request. Breaks in
+    How we know: TorchDynamo records each break with its line and its reason, and steptime reads that while the job
+    runs. A trace has no breaks; there the rule needs compile logs, which TORCH_TRACE writes on request. Breaks in
     torch's own code are excluded.
 
     What helps: Follow the compiler's hint: keep `.item()`, `print` and branches on values of tensors out of the
