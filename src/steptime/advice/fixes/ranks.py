@@ -63,8 +63,9 @@ def data_parallel_settings(step: StepSummary, case: Case) -> Iterator[Option]:
 
     What it changes: Three settings, each tried by itself. With static_graph=True and gradient_as_bucket_view=True,
     the order of gradients is learned once, and gradients are not copied into the buckets. With another bucket_cap_mb,
-    buckets are larger if there are many collectives, and smaller if there are few, which start late. With
-    find_unused_parameters=False, steps no longer search the graph; this is tried only if each step searches.
+    buckets are larger if there are many collectives, and smaller if there are few, because few large buckets start
+    late. With find_unused_parameters=False, steps no longer search the graph; this is tried only if each step
+    searches.
 
     What it promises: A loss curve like that of another seed: gradients are summed in other groups.
 

@@ -469,9 +469,9 @@ def slow_transfer(step: StepSummary, categories: tuple[CategoryUse, ...], case: 
     How we know: The lines that move the batch are timed in the steps. With a device trace, the savings are the sum of
     two times: copies to the device that no kernel hides, and the device's idle time while the CPU stages pageable
     memory. A trace has few steps, so both are scaled to the usual step: the copies by the breakdown's copy category,
-    the idle time by its sync category. Without a trace, the savings are at most the copy category. The finding's line
-    is one that moves the batch, else one that was seen to move a tensor from the CPU. In a job on a CPU the rule is
-    silent.
+    the idle time by its sync category. Without a trace of copies, the savings are the breakdown's copy category, or
+    the time of the lines if it has none. The finding's line is one that moves the batch, else one that was seen to
+    move a tensor from the CPU. In a job on a CPU the rule is silent.
 
     What helps: Pinned memory in the loader together with non_blocking=True. Send bytes (uint8 pixels, int32 tokens)
     and convert on the device. Send one copy per batch in place of one per tensor.

@@ -249,8 +249,8 @@ def copies_and_casts(step: StepSummary, operators: tuple[OperatorUse, ...], case
     a transpose, float64 from NumPy, half and single precision in turns.
 
     How we know: On a CPU, the profile times the copying operators in forward and backward; the optimizer and the move
-    to the device are left out. On a device, the kernels of copies are timed. Which copies the model needs is not
-    known: the savings are half of their time, and the interval starts at a fifth.
+    to the device are left out. On a device, the kernels of copies are timed. The savings are half of that time, and
+    the interval starts at a fifth, because the rule does not know which copies the model needs.
 
     What helps: Convert once, at the input. Keep one dtype and one layout through the model; use reshape and views;
     let autocast keep its cache. Load data that is float32 already.

@@ -651,10 +651,10 @@ def optimizer_in_step(
     What it means: The line that makes the optimizer runs in the loop. Each new one starts without momentum and
     averages, so Adam and SGD with momentum train as if each step were the first. Making it also takes time.
 
-    How we know: An optimizer counts as new if it takes a step and the previous one from the same line is gone. The
-    number of new ones is recorded at the 1st, 2nd, 4th, … one. The rule fires if that number is at least eight, and
-    at least a quarter of the number of steps. The savings are the time of the line in the loop, if it was timed;
-    otherwise this is a note.
+    How we know: An optimizer counts as new if it takes a step and the previous one from the same line is gone.
+    steptime records the count at the 1st, 2nd, 4th, … new one. The rule fires if the last recorded count is at least
+    eight, and at least a quarter of the number of steps. The savings are the time of the line in the loop, if it was
+    timed; otherwise this is a note.
 
     What helps: Make it once, before the loop, and change options in its param_groups.
 
