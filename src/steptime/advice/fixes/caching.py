@@ -54,17 +54,17 @@ def cached_items(step: StepSummary, loader: LoaderUse, case: Case) -> Option | N
     What it changes: The training DataLoader gets a list of all items instead of the dataset: each is made once, before
     training starts. In the source: DataLoader([dataset[index] for index in range(len(dataset))], …).
 
-    What it promises: Equal losses, as long as an item is always the same. The fix is not proposed where the first
+    What it promises: Equal losses, as long as an item is always the same. The fix is not proposed if the first
     batches drew random numbers of torch, numpy or Python to make their items (augmentation). The trial makes some
-    items a second time, after a collate function of the job's has seen a batch of them and again some steps later.
-    If one of them differs, the fix is not adopted. Later changes of an item (a curriculum) are not seen; a dataset
-    that has set_epoch is left alone.
+    items a second time and compares them: once after the job's own collate function has seen a batch of them, and
+    again some steps later. If an item differs, the fix is not adopted. The trial does not see changes that come later
+    in the run (a curriculum); a dataset that has set_epoch is therefore left alone.
 
-    What it should gain: The time for making items, without collating, as far as the workers do not hide it. The
-    first epoch takes as long as ever, because the items are made before it: the fix pays from the second epoch on.
-    Memory: the measured bytes of an item times the length of the dataset, for each training process of the host.
-    Nothing is tried if that is more than half of the free memory, or if making all items takes over a minute. The
-    advice then says what it would take, and how to keep the items on disk instead.
+    What it should gain: The time for making items, without collating, as far as the workers do not hide it. All items
+    are made before the first epoch, so the fix pays from the second epoch on. The cost is memory: the measured bytes
+    of an item times the length of the dataset, for each training process of the host. steptime does not try the fix
+    if that is more than half of the free memory, or if making all items takes over a minute. The advice then says
+    what it would take, and how to keep the items on disk instead.
 
     When to leave it: When a run goes through the dataset less than twice. When workers are spawned instead of
     forked: each gets a copy of the list.

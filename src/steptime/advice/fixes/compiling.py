@@ -126,21 +126,21 @@ def compiled_model(step: StepSummary, case: Case) -> Iterator[Option]:
     """The model compiled by torch.compile
 
     What it changes: The module that your loop calls is compiled (TorchInductor, default mode). The first steps take
-    seconds to minutes; they are excluded and reported. On a CUDA device mode="max-autotune" is tried, too. It times
-    several kernels for each matmul and convolution while it compiles, which takes minutes more, and launches them
-    as CUDA graphs. On a CPU, steptime lab --compile-modes times that mode.
+    seconds to minutes; the trial excludes and reports them. On a CUDA device, steptime also tries
+    mode="max-autotune". That mode times several kernels for each matmul and convolution while it compiles, which
+    takes minutes more, and launches them as CUDA graphs. On a CPU, steptime lab --compile-modes times that mode.
 
-    What it promises: A loss curve like that of another seed: dropout masks come from another generator. The
-    gradients of the first step are compared parameter by parameter, with dropout off, because compilers have
-    returned zero gradients next to a right loss.
+    What it promises: A loss curve like that of another seed: dropout masks come from another generator. The trial
+    compares the gradients of the first step, parameter by parameter, with dropout off. The reason: compilers have
+    returned zero gradients next to a correct loss.
 
-    What it should gain: Two thirds of the time for dispatching small operators (nine tenths on a CPU), and two
-    thirds of the time of chains of pointwise operators: fused, they read and write memory once. On a device whose
-    steps can be replayed, the prediction is the longer of two times: the device with its chains fused, and the CPU
-    with fewer kernels to launch. On a CPU, two thirds of the Python and autograd between the model's operators are
-    added, at most as much as the dispatching, less what tanh takes longer there. Nothing is predicted if the
-    profiled steps differ in shapes or in the number of operators: only the trial shows what is compiled again, and
-    how often.
+    What it should gain: On a device whose steps can be replayed, the predicted step is the longer of two times: the
+    device's with its pointwise chains fused, and the CPU's with fewer kernels to launch. Elsewhere the gain is the
+    sum of two parts: two thirds of the time for dispatching small operators (nine tenths on a CPU), and two thirds of
+    the time of chains of pointwise operators, because fused ones read and write memory once. On a CPU, two thirds of
+    the Python and autograd between the model's operators are added, but of no more of it than the dispatching takes.
+    The extra time of a compiled tanh, which is slower there, is subtracted. Nothing is predicted if the profiled
+    steps differ in shapes or in the number of operators: only the trial shows what is compiled again, and how often.
 
     When to leave it: When shapes change all the time, or runs are shorter than the compilation.
     """
@@ -227,8 +227,8 @@ def _between(case: Case) -> float:
 def channels_last(step: StepSummary, case: Case) -> Option | None:
     """Images with their channels innermost in memory
 
-    What it changes: Weights of 2-D convolutions and the batches that enter the model are stored as channels_last;
-    parameters stay the same objects, shapes stay what they are.
+    What it changes: Weights of 2-D convolutions, and the batches that enter the model, are stored as channels_last.
+    Parameters stay the same objects, and shapes stay the same.
 
     What it promises: A loss curve like that of another seed: sums are taken in another order, dropout masks land on
     other elements.
@@ -260,8 +260,8 @@ def no_checkpointing(recompute: RecomputeUse) -> Option | None:
     What it should gain: The measured time of the operators that run again inside backward, and of the Python around
     them.
 
-    When to leave it: When memory does not suffice without it: the trial then fails, and says so. It reports peak memory
-    either way.
+    When to leave it: When memory does not suffice without checkpointing: the trial then fails and says so. A trial
+    that succeeds reports peak memory, too.
     """
     snippet = Snippet("block(x)  # instead of checkpoint(block, x, …)")
     change = Change("checkpointing", arguments=(("enabled", False),))
@@ -286,8 +286,9 @@ def cuda_graphs(step: StepSummary, case: Case) -> Option | None:
     What it promises: A loss curve like that of another seed: dropout masks come from another generator. Gradients
     of the first step are compared parameter by parameter.
 
-    What it should gain: What replaying the step as one launch saves of the time in which the device waits for
-    launches. Three fifths of that are likely, because optimizer and loss stay outside.
+    What it should gain: A replay of the trace predicts the step as if it were one launch. What it saves is the time
+    in which the device waits for launches. Three fifths of that are likely, because optimizer and loss stay outside
+    the graphs. Without a replay, the breakdown's overhead is used instead.
 
     When to leave it: When memory is short (graphs keep their own), when shapes change, or when outputs of a step are
     kept beyond the next one without a copy.
@@ -357,17 +358,18 @@ def _one_launch(case: Case) -> Estimate | None:
 def attention_backend(step: StepSummary, kernels: tuple[KernelUse, ...] = ()) -> Iterator[Option]:
     """Attention in a fused kernel
 
-    What it changes: scaled_dot_product_attention may use one fused kernel only (memory-efficient; flash where the
-    job computes in half precision). By default torch chooses, and takes the slow path if an argument does not fit.
-    Attention that is written out (a matmul, a softmax, a matmul) only you can replace by that function.
+    What it changes: scaled_dot_product_attention may use one fused kernel only: the memory-efficient one, or flash if
+    the job computes in half precision. By default torch chooses, and takes the slow path if an argument does not fit.
+    If attention is written out (a matmul, a softmax, a matmul), only you can replace it by that function.
 
     What it promises: A loss curve like that of another seed: sums are taken in another order, and dropout masks land
     elsewhere.
 
-    What it should gain: Most of the passes over the weights. The finding's savings are the best estimate.
+    What it should gain: Most of the time of the passes over attention's weights; the finding's savings are the best
+    estimate.
 
-    When to leave it: When the weights themselves are needed. When the kernel refuses an argument (a mask of its own, a
-    head size), the trial fails and says so.
+    When to leave it: When the weights themselves are needed. When the kernel refuses an argument (a mask, a head
+    size); the trial then fails and says so.
     """
     if not step.device.startswith("cuda"):
         return
@@ -389,10 +391,11 @@ def dynamic_shapes(step: StepSummary, compilations: tuple[CompilationUse, ...]) 
 
     What it promises: A loss curve like that of another seed: code for symbolic sizes may sum in another order.
 
-    What it should gain: Likely four fifths of the measured time of compilations after the warm-up. Nothing if their
-    reason is not a size (a flag, a Python value).
+    What it should gain: Likely four fifths of the measured time of compilations after the warm-up. Nothing, if a flag
+    or a Python value is their reason, and not a size.
 
-    When to leave it: When there are few sizes: code for fixed ones is faster. Or pad to a few lengths instead.
+    When to leave it: When there are few sizes: code that is compiled for fixed sizes is faster. Padding to a few
+    lengths is another way.
     """
     late = [each for each in compilations if each.after_warm_up]
     if not late:
@@ -414,14 +417,14 @@ def dynamic_shapes(step: StepSummary, compilations: tuple[CompilationUse, ...]) 
 def compiled_function(step: StepSummary, case: Case) -> Option | None:
     """A function next to the model compiled by torch.compile
 
-    What it changes: The decorator @torch.compile on one function of yours outside of the model: the one in which
-    pointwise operators take most of the step, usually a loss. The trial runs the edited source. The first calls
-    take seconds; they are excluded and reported.
+    What it changes: One function of yours outside of the model gets the decorator @torch.compile: the one in which
+    pointwise operators take most of the step, usually a loss. The trial runs the edited source. The first calls take
+    seconds; the trial excludes and reports them.
 
     What it promises: A loss curve like that of another seed: fused code sums and rounds in another order.
 
-    What it should gain: Two thirds of the time of its pointwise operators and of their backward, because fused ones
-    read and write memory once.
+    What it should gain: Two thirds of the time of the function's pointwise operators and of their backward: fused
+    operators read and write memory once.
 
     When to leave it: When its arguments change their shapes all the time, or when it branches on values of tensors,
     where the compiler has to stop.

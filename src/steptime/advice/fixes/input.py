@@ -143,21 +143,22 @@ def fitting_workers(step: StepSummary, loader: LoaderUse, case: Case) -> Iterato
     the dataset draws random numbers (augmentation), each worker draws its own, and persistent workers draw one
     number less per epoch. Losses are then compared with the range that other seeds span.
 
-    What it should gain: The predicted step is the longest of three: the step with receiving a batch in place of the
-    wait; the time to make its batches, divided by the workers; the CPU time of the whole job, divided by the usable
-    CPUs. All of these are measured. The first batch of each epoch is waited for in any case. A job that trains with
-    a thread on each CPU waits for the slowest thread, so a worker's time on one of these CPUs is added to the step.
-    A worker that is already making its next batch is assumed to hold the interpreter's lock, as pure Python does,
-    and so to send the last batch late. Expect a little more if it releases the lock. The number tried is the
-    smallest within 3 % of the best prediction; a neighbour that is nearly as good is tried, too. If items wait
-    (disk, network, sleep), there may be more workers than CPUs, because each worker counts with its share of CPU
-    time. At most 64 per host are tried, and at least eight batches per epoch for each. Without workers, a quarter
-    of the time to receive a batch is saved, too: workers slow the training and their own collating by that much.
-    Expect less if an item's operators use several threads: a worker has one.
+    What it should gain: The gain is the measured step minus the predicted one. The predicted step is the longest of
+    three times, all measured: the step with the time to receive a batch in place of the wait; the time to make its
+    batches, divided by the workers; the CPU time of the whole job, divided by the usable CPUs. Three things lengthen
+    it. The first batch of each epoch is always waited for. A job that trains with a thread on each CPU waits for the
+    slowest thread, so a worker's time on one of these CPUs is added to the step. A worker that is already making its
+    next batch sends the last one late: it is assumed to hold the interpreter's lock, as pure Python does. If it
+    releases the lock, expect a little more. The trial takes the smallest number within 3 % of the best prediction,
+    and a neighbour that is nearly as good. If items wait (disk, network, sleep), each worker counts with its share of
+    CPU time, and there may be more workers than CPUs: at most 64 per host, and at least eight batches per epoch for
+    each. With num_workers=0, a quarter of the time to receive a batch is saved, too, because workers slow the
+    training and their own collating by that much. Expect less if an item's operators use several threads: a worker
+    has one.
 
     When to leave it: When memory is short: each worker holds its own copy of what the dataset touches, and at least
-    25 MB of its own. When making the item itself cheaper is easy. torch warns if there are more workers than CPUs:
-    a job that turns warnings into errors must allow that one.
+    25 MB of its own. When making the item itself cheaper is easy. When the job turns warnings into errors: torch
+    warns if there are more workers than CPUs, and the job must allow that warning.
     """
     model = supply(case, loader)
     if model is None or model.best == loader.workers:
@@ -237,9 +238,9 @@ def persistent_workers(loader: LoaderUse) -> Option | None:
     What it promises: Equal losses in the first epoch. From the second on, a shuffled dataset comes in another
     order, because one random number less is drawn per epoch: another seed, not another training.
 
-    What it should gain: Three measured times, divided by the steps between two starts: ending the workers; from
-    making an iterator to its first batch; and the extra time of the two steps after that. The making of the first
-    batch is not included: persistent workers start it no sooner.
+    What it should gain: The sum of three measured times, divided by the steps between two starts: ending the workers;
+    from making an iterator to its first batch; and the extra time of the two steps after that. The time to make the
+    first batch itself is subtracted, because persistent workers start it no sooner.
 
     When to leave it: When the workers must make the dataset again for each epoch, or when their memory is needed
     between epochs. The fix is not tried if each epoch makes another DataLoader, because the workers end with
@@ -258,14 +259,14 @@ def persistent_workers(loader: LoaderUse) -> Option | None:
 def deeper_prefetch(step: StepSummary, loader: LoaderUse, case: Case) -> Option | None:
     """More prefetched batches
 
-    What it changes: prefetch_factor of the training DataLoader, which has workers: each keeps four times as many
-    batches ready.
+    What it changes: prefetch_factor of the training DataLoader, if it has workers: each worker keeps four times as
+    many batches ready.
 
     What it promises: Equal losses: the batches and their order stay.
 
-    What it should gain: Part of the wait that remains although the workers are fast enough on average: items vary,
-    and a slow batch finds the queue empty. Half of it is likely. The fix is not proposed if the workers are too few
-    on average.
+    What it should gain: Part of the wait that remains although the workers are fast enough on average: the time per
+    item varies, and a slow batch finds the queue empty. Half of that wait is likely. The fix is not proposed if the
+    workers are too slow on average.
 
     When to leave it: When memory is short: every prefetched batch takes its size in shared memory.
     """
@@ -289,7 +290,8 @@ def pinned_memory(step: StepSummary, loader: LoaderUse, case: Case) -> Option | 
 
     What it promises: Equal losses: the same numbers arrive, in the order of the stream.
 
-    What it should gain: Up to the exposed time of copies, and of the CPU that waits for them while they are staged.
+    What it should gain: At most the exposed time of copies, the breakdown's copy category; seven tenths of it are
+    likely. The CPU's wait while a copy is staged goes, too; it is not predicted.
 
     When to leave it: When the host's memory is short: pinned memory is never swapped out.
     """
@@ -319,9 +321,9 @@ def batched_fetch(loader: LoaderUse) -> Option | None:
     What it changes: Nothing by itself: only you know how your dataset reads many items together. torch calls a
     dataset's `__getitems__(indices)` once for a batch where there is one, instead of `__getitem__` for every item.
 
-    What it promises: Equal losses, as long as it returns the items that `__getitem__` would.
+    What it promises: Equal losses, as long as `__getitems__` returns the items that `__getitem__` would.
 
-    What it should gain: At most the time of the items without the reading itself, which is the finding's savings.
+    What it should gain: At most the finding's savings: the time per item, without the time to copy its bytes.
 
     When to leave it: When items are files of their own and reading them dominates: workers help there.
     """
@@ -342,8 +344,8 @@ def deferred_item(sites: tuple[SiteUse, ...]) -> Option | None:
 
     What it promises: Equal losses.
 
-    What it should gain: At most the device's idle time that the call caused, which the finding states. Nothing if
-    another call waits in the same step.
+    What it should gain: At most the device's idle time that the call caused; the finding states it. Nothing, if
+    another call in the same step waits for the device, too.
 
     When to leave it: When a decision of the next step depends on the value (skipping a step, a search).
     """
@@ -412,19 +414,19 @@ def whole_tensor() -> Option:
 def file_system_sharing(step: StepSummary, loader: LoaderUse, case: Case) -> Option | None:
     """Batches shared by file name
 
-    What it changes: torch.multiprocessing.set_sharing_strategy("file_system") before training: a loader's worker sends
-    the training process the name of each tensor's shared memory. By default, on Linux, a thread of the worker
-    sends an open file for each of them when the training process asks. If the worker makes the next item in pure Python
-    meanwhile, that holds the interpreter's lock, and the thread answers late, five milliseconds at a time
-    (sys.getswitchinterval).
+    What it changes: torch.multiprocessing.set_sharing_strategy("file_system") is called before training: a loader's
+    worker then sends the training process the name of each tensor's shared memory. By default, on Linux, a thread of
+    the worker sends an open file for each tensor when the training process asks for it. If the worker meanwhile makes
+    the next item in pure Python, it holds the interpreter's lock, and the thread answers late, five milliseconds at a
+    time (sys.getswitchinterval).
 
     What it promises: Equal losses: the batches are the same.
 
-    What it should gain: About half of the wait that remains although the workers make batches quickly enough. Less
-    where the making of items releases the lock.
+    What it should gain: About half of the wait that remains although the workers make batches quickly enough. Less if
+    making an item releases the interpreter's lock.
 
-    When to leave it: Where jobs are often killed: torch's manager process (torch_shm_manager) frees what a dead process
-    shared, and where that is killed too, the memory stays in /dev/shm.
+    When to leave it: When jobs are often killed: torch's manager process (torch_shm_manager) frees what a dead
+    process shared. If that process is killed, too, the memory stays in /dev/shm.
     """
     model = supply(case, loader)
     if model is None or not loader.workers:
@@ -451,9 +453,9 @@ def similar_lengths(compiled: bool, loader: LoaderUse) -> Option | None:
     What it promises: A loss curve like that of another seed: each row is trained on as often as before, in other
     batches.
 
-    What it should gain: Padding that is there because rows of a batch differ in length. How much of it goes depends
-    on the lengths, which are unknown before the trial. Nothing is gained if the dataset itself pads all rows to one
-    length; the trial says so.
+    What it should gain: Less padding, if rows of one batch differ in length. How much less depends on the lengths,
+    which are unknown before the trial. Nothing is gained if the dataset itself pads all rows to one length; the trial
+    says so.
 
     When to leave it: When items are expensive to make: each is made once more in the training process, by a copy of
     the dataset, to learn its length. When the code is compiled for fixed shapes. When the loss of a batch is a mean
@@ -503,12 +505,12 @@ def few_lengths(compilations: tuple[CompilationUse, ...]) -> Option | None:
 
     What it promises: Equal losses up to rounding, where masks and ignored labels leave the padding out.
 
-    What it should gain: The compilations after the warm-up. The cost is padding, which is reported for each number
-    of lengths, from the sizes that failed guards have shown. The lengths are those that pad least. The code has the
-    smallest number of lengths that pads a tenth or less.
+    What it should gain: The time of compilations after the warm-up. The cost is padding. It is reported for each
+    number of lengths, from the sizes that failed guards have shown. For each number, the lengths are those that pad
+    least. The code to paste has the smallest number of lengths with a tenth of padding or less.
 
-    When to leave it: When code that is compiled for all sizes is as fast (RM309), or rows of similar length share
-    batches (RM111).
+    When to leave it: When code that is compiled for all sizes is as fast (RM309). When rows of similar length already
+    share batches (RM111).
     """
     for dimension in (1, 2):
         sizes = sorted({size for each in compilations for size in _size_in(each.reason, dimension)})

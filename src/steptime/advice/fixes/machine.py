@@ -39,8 +39,8 @@ LIKELY_CUDNN_BENCHMARK, MOST = 0.1, 0.4
 def threads_for_cpus(settings: SettingsUse, case: Case) -> Option | None:
     """As many threads as there are CPUs for them
 
-    What it changes: The number of threads of one operator on the CPU. Fewer, so that each thread of the training
-    processes and of a loader's workers has a CPU; or more, if CPUs are idle.
+    What it changes: The number of threads of one operator on the CPU. steptime tries fewer, so that each thread of
+    the training processes and of a loader's workers has a CPU; or more, if CPUs are idle.
 
     What it promises: A loss curve like that of another seed: sums over several threads are taken in another order.
 
@@ -70,17 +70,17 @@ def _edit(settings: SettingsUse, best: int) -> EnvironmentEdit | SwitchEdit:
 def kept_memory(step: StepSummary, operators: tuple[OperatorUse, ...] = ()) -> Iterator[Option]:
     """CPU memory that the allocator keeps instead of returning it to the system
 
-    What it changes: MALLOC_MMAP_MAX_=0 and MALLOC_TRIM_THRESHOLD_, so that the allocator of the C library keeps
-    large blocks for the next tensor. If jemalloc or tcmalloc is installed, it is tried in its place (LD_PRELOAD).
-    Linux, training on the CPU.
+    What it changes: Two variables are set: MALLOC_MMAP_MAX_=0 and MALLOC_TRIM_THRESHOLD_. The allocator of the C
+    library then keeps large blocks for the next tensor. If jemalloc or tcmalloc is installed, steptime also tries it
+    in place of that allocator (LD_PRELOAD). Only on Linux, for training on the CPU.
 
     What it promises: Equal losses: only addresses change.
 
-    What it should gain: A tensor of more than 32 MiB is new memory from the system each time, and its pages are
-    cleared one by one on the first write. Without that clearing, a chain of operators on tensors of 64 MiB took half
-    as long. The gain depends on the system (huge pages, a virtual machine) and is not predicted.
+    What it should gain: Without the fix, a tensor of more than 32 MiB is new memory from the system each time, and
+    its pages are cleared one by one on the first write. With kept memory, a chain of operators on 64 MiB took half of
+    the time. The gain depends on the system (huge pages, a virtual machine) and is not predicted.
 
-    When to leave it: When memory is short: what is kept is not there for others, and holes between blocks stay.
+    When to leave it: When memory is short: other processes cannot use what is kept, and holes between blocks stay.
     """
     if step.device != "cpu" or platform.libc_ver()[0] != "glibc":
         return
@@ -103,13 +103,13 @@ def kept_memory(step: StepSummary, operators: tuple[OperatorUse, ...] = ()) -> I
 def expandable_segments(step: StepSummary, case: Case) -> Option | None:
     """Device memory in segments that grow
 
-    What it changes: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, added to what is set there. The allocator
-    then grows a segment instead of asking the driver for another one, so that changing sizes leave no holes.
+    What it changes: expandable_segments:True is added to the variable PYTORCH_CUDA_ALLOC_CONF. The allocator then
+    grows a segment instead of asking the driver for another one, so changing sizes leave no holes.
 
     What it promises: Equal losses: only addresses change.
 
     What it should gain: Half of the time in which the device idles for calls to the driver, and the memory lost to
-    fragmentation. Calls that empty_cache() in the loop causes remain.
+    fragmentation. Calls that an empty_cache() in the loop causes are not saved.
 
     When to leave it: When tensors are shared between processes by their handles (older versions of torch refuse that).
     """

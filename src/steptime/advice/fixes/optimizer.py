@@ -40,9 +40,9 @@ def fused_optimizer(step: StepSummary, optimizers: tuple[OptimizerUse, ...], cas
     What it promises: A loss curve like that of another seed: the update is the same formula in another order of
     operations, and differs in the last bits.
 
-    What it should gain: The optimizer's measured time, less one pass over parameters, gradients and state at the
-    machine's bandwidth. On a CPU, Python's time per tensor remains, too. On a device, whose kernels reach half of
-    the bandwidth on small tensors, 0.6 of that.
+    What it should gain: The optimizer's measured time above its lower bound: one pass over parameters, gradients and
+    state at the machine's bandwidth, on a CPU with Python's time per tensor. On a device six tenths of that are
+    likely, because its kernels reach half of the bandwidth on small tensors.
 
     When to leave it: When memory is short on an accelerator and foreach is all there is: it needs a copy of the
     gradients' size.
@@ -100,8 +100,8 @@ def eight_bit_optimizer(
 
     What it promises: A loss curve like that of another seed: the moments are rounded block by block.
 
-    What it should gain: Six of the sixteen bytes for each parameter, and the traffic of reading and writing them.
-    The time depends on the package's kernels and is not predicted.
+    What it should gain: Memory: six of the sixteen bytes that each parameter takes with its gradient and state, and
+    the traffic of reading and writing them. The time depends on the package's kernels and is not predicted.
 
     When to leave it: When parameters are few, or embeddings train badly with it (both packages keep those in 32 bits on
     request).
@@ -159,11 +159,12 @@ def sparse_embeddings(step: StepSummary, case: Case) -> Option | None:
     a table of zeros with these rows, and the optimizer updates only them. If the script makes one Embedding, the
     trial runs the edited source.
 
-    What it promises: With SGD and Adagrad, a loss curve like that of another seed. A row without a gradient stays
-    as it is, and rows that were looked up twice are summed in another order. With Adam it is another training,
-    because its moments move rows that nobody looked up (SparseAdam's do not). There the fix is only advised.
+    What it promises: With SGD and Adagrad, a loss curve like that of another seed. A row without a gradient stays as
+    it is, and rows that were looked up twice are summed in another order. With Adam it is another training: Adam's
+    moments also move rows that nobody looked up, SparseAdam's do not. For Adam the fix is therefore advised and not
+    tried.
 
-    What it should gain: Nine tenths of the optimizer's time for the embeddings, as in the finding, and of
+    What it should gain: Nine tenths of two times: the optimizer's time for the embeddings, as in the finding, and
     backward's time for the dense gradient.
 
     When to leave it: With weight_decay or maximize, a fused optimizer or clipped gradients: torch does not support

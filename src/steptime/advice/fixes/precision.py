@@ -61,12 +61,13 @@ def bfloat_autocast(step: StepSummary, case: Case) -> Option | None:
     What it promises: A loss curve like that of another seed: matmuls are rounded to 8 bits of mantissa, sums are
     kept in float32.
 
-    What it should gain: The compute category by the ratio of the machine's measured matmul rates, if bfloat16 is
-    faster there; half of that is likely. On a device whose kernels are known, only the matmuls gain, each by the
-    rate of its own dtype. If all of them are in 16 bits, the fix is not proposed. On a CPU whose operators are
-    known, nine tenths of the matmuls' gain by that ratio. Pointwise operators that memory bounds gain about a fifth
-    there (half of the bytes, but casts cost). Without matmuls, or without units for bfloat16, the fix is not
-    proposed on a CPU.
+    What it should gain: The prediction uses the ratio of the machine's measured matmul rates, in bfloat16 and in the
+    present dtype. If nothing else is known, the compute category shrinks by that ratio, and half of the gain is
+    likely. On a device whose kernels are known, only the matmuls gain, each by the rate of its own dtype. If all of
+    them are in 16 bits, the fix is not proposed. On a CPU whose operators are known, the matmuls likely gain nine
+    tenths of what the ratio gives, and pointwise operators that memory bounds gain about a fifth (half of the bytes,
+    but casts cost). A CPU without units for bfloat16 gains nothing, and neither does a job without matmuls there: the
+    fix is not proposed.
 
     When to leave it: When the job is not limited by matmuls, or its loss is sensitive (then keep that part in
     float32).
@@ -147,8 +148,9 @@ def tensor_float(step: StepSummary, case: Case) -> Option | None:
     What it promises: A loss curve like that of another seed: range and storage stay those of float32, matmuls lose
     bits.
 
-    What it should gain: The matmul kernels' time by the ratio of the device's two rates; three quarters of it is
-    likely. The step gains only as far as the device decides its length: nothing where the CPU does.
+    What it should gain: The matmul kernels' time shrinks by the ratio of the device's two rates; three quarters of
+    that gain are likely. The step is shorter only as far as the device decides its length. If the CPU decides it,
+    nothing is gained.
 
     When to leave it: When matmuls must be exact to float32 (physics, solvers).
     """
@@ -196,11 +198,11 @@ def half_autocast(step: StepSummary, case: Case) -> Option | None:
     What it promises: A loss curve like that of another seed: matmuls are rounded to 11 bits of mantissa. A step
     whose gradients overflow is lost, which happens in the first steps until the scale has settled.
 
-    What it should gain: The compute category by the ratio of the device's matmul rates; two fifths of that are
-    likely.
+    What it should gain: Compute time shrinks by the ratio of the device's matmul rates; if the kernels are known,
+    only that of the matmuls. Two fifths of that gain are likely.
 
-    When to leave it: When bfloat16 is as fast (RM301): it needs no scaling. When gradients are used otherwise between
-    backward and step (clipping must unscale first).
+    When to leave it: When bfloat16 is as fast (RM301): it needs no scaling. When the loop uses gradients between
+    backward and step: clipping, for example, must unscale them first.
     """
     rates = dict(case.machine.rates) if case.machine is not None else {}
     half, brain, full = rates.get("float16"), rates.get("bfloat16", 0.0), rates.get("float32")

@@ -61,18 +61,20 @@ EXAMPLE_FEWER_UPDATES = """for number, (batch, target) in enumerate(loader, 1):
 def data_parallel_settings(step: StepSummary, case: Case) -> Iterator[Option]:
     """DistributedDataParallel set up for what the model is
 
-    What it changes: Three settings. static_graph=True and gradient_as_bucket_view=True: the order of gradients is
-    learned once, and they are not copied into the buckets. Another bucket size: larger if there are many
-    collectives, smaller if there are few and they start late. find_unused_parameters=False where each step searches
-    for them.
+    What it changes: Three settings, each tried by itself. With static_graph=True and gradient_as_bucket_view=True,
+    the order of gradients is learned once, and gradients are not copied into the buckets. With another bucket_cap_mb,
+    buckets are larger if there are many collectives, and smaller if there are few, because few large buckets start
+    late. With find_unused_parameters=False, steps no longer search the graph; this is tried only if each step
+    searches.
 
     What it promises: A loss curve like that of another seed: gradients are summed in other groups.
 
-    What it should gain: A quarter of what hiding all communication would save is likely. With the view, also the
-    copies out of the buckets: their exposed time, and the device's idle time for their launches.
+    What it should gain: For the first two settings, a quarter of what hiding all communication would save is likely.
+    The view also saves the copies out of the buckets: their exposed time, and the device's idle time for their
+    launches. Without the search, its measured time is saved.
 
     When to leave it: static_graph, and no search: when parameters are unused in some steps (torch raises an error
-    then, and the trial says so). The view: when gradients are replaced instead of written to.
+    then, and the trial says so). The bucket view: when your code replaces gradients instead of writing into them.
     """
     used = case.gradients
     if used is None and not any(model.type == WRAPPER for model in case.top_modules):
@@ -115,7 +117,8 @@ def fewer_exchanges(step: StepSummary, case: Case) -> Option | None:
 
     What it should gain: The exposed communication of all backwards of a step except the last.
 
-    When to leave it: When memory is short: gradients are kept unsharded, also by FSDP's no_sync between backwards.
+    When to leave it: When memory is short: between backwards, each rank keeps whole gradients. FSDP's no_sync keeps
+    them whole, too.
     """
     backwards = round(case.gradients.micro_batches if case.gradients is not None else step.micro_batches)
     if backwards < 2 or not _each_time(case):
@@ -162,15 +165,16 @@ def fewer_updates(step: StepSummary, lines: tuple[LineUse, ...] = ()) -> Option 
 def sharded_replicas(case: Case) -> Iterator[Option]:
     """Optimizer state, or the whole model, split over the ranks of DistributedDataParallel
 
-    What it changes: Either the optimizer becomes ZeroRedundancyOptimizer around the job's own class: each rank
-    keeps the state of its part of the parameters, and sends what it has updated. Or the wrapper becomes fully_shard
-    (FSDP2), per block of the model's lists: parameters, gradients and state are split, and a block's parameters are
-    gathered for its forward and backward. Both are tried on as many ranks as the job has, at least two.
+    What it changes: Either the optimizer becomes ZeroRedundancyOptimizer around the job's own class: each rank keeps
+    the state of its part of the parameters, updates them, and sends them to the others. Or the wrapper becomes
+    fully_shard (FSDP2), per block of the model's lists: parameters, gradients and state are split, and a block's
+    parameters are gathered for its forward and backward. steptime tries both, on as many ranks as the job has, at
+    least two.
 
     What it promises: A loss curve like that of another seed: gradients are added in other groups.
 
-    What it should gain: Memory of each rank: with two ranks, half of the optimizer's state, or half of all state.
-    It costs time, because parameters travel in each step. Both are measured.
+    What it should gain: Memory of each rank: with two ranks, half of the optimizer's state, or half of parameters,
+    gradients and state. The fix costs time, because parameters travel in each step. The trial measures both.
 
     When to leave it: When the model fits. fully_shard: when the optimizer is made before the wrapper (the trial
     says so), when code calls parts of the model directly, or when checkpoints expect whole tensors.
@@ -191,11 +195,11 @@ def sharding_settings(step: StepSummary, case: Case) -> Iterator[Option]:
 
     What it promises: Equal losses: the same numbers are sent and computed with.
 
-    What it should gain: Kept parameters: half of the time in which the step waits for them. The prefetch helps
-    where the CPU requests them late; nothing is predicted for it.
+    What it should gain: Kept parameters save half of the time in which the step waits for gathering. The prefetch
+    helps if the CPU requests parameters late; nothing is predicted for it.
 
     When to leave it: When memory is short: all parameters that a rank gathers are in memory at once, as without
-    sharding. Gradients and the optimizer's state stay sharded.
+    sharding. Only gradients and the optimizer's state stay sharded.
     """
     if not any(model.type == SHARDED_WRAPPER or model.type.startswith(SHARDED) for model in case.top_modules):
         return

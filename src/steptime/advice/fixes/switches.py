@@ -63,12 +63,14 @@ def no_anomaly_detection(settings: SettingsUse) -> Option | None:
 def not_deterministic(settings: SettingsUse) -> Option | None:
     """Deterministic algorithms switched off
 
-    What it changes: Requests for torch.use_deterministic_algorithms and cudnn.deterministic are passed over.
+    What it changes: Deterministic algorithms of torch and of cuDNN are switched off. Later requests of the job for
+    them have no effect.
 
     What it promises: A loss curve like that of another seed: sums are taken in another order, which may differ from
     run to run.
 
-    What it should gain: Part of the time of the operators that take a slower way under it; the finding names them.
+    What it should gain: Part of the time of the operators that are slower with deterministic algorithms; the finding
+    names them.
 
     When to leave it: When the run must repeat bit by bit.
     """
@@ -110,8 +112,8 @@ def unchecked_distributions(step: StepSummary, sites: tuple[SiteUse, ...], case:
 
     What it promises: Equal losses: a check changes nothing, it only raises.
 
-    What it should gain: The checks of a step, as ST608 counts them. If rollouts check, too, their time per step is
-    not known.
+    What it should gain: The time of the checks in a step, as ST608 estimates it. If rollouts check arguments, too,
+    the time of these checks is not predicted.
 
     When to leave it: While the job is new: the checks find a NaN where it arises.
     """
@@ -134,10 +136,10 @@ def no_debug_switches(step: StepSummary, settings: SettingsUse) -> Option | None
     variables that are on are switched off before the job starts. A variable that the script sets through os.environ
     stays as it is; the trial then says that the change had no effect.
 
-    What it promises: Equal losses: they only watch, wait or print.
+    What it promises: Equal losses: these variables only make the job check, wait or print.
 
-    What it should gain: Not predicted: a switch that checks every block or waits for every kernel may take most of
-    a step; others cost nothing measurable.
+    What it should gain: Nothing is predicted. A variable that makes the job check every block or wait for every
+    kernel may cost most of a step; others cost nothing measurable.
 
     When to leave it: While you are looking for the fault, or if the switch works around one.
     """
@@ -163,12 +165,12 @@ def activation_checkpointing(case: Case) -> Iterator[Option]:
     What it changes: Each of the model's repeated blocks (children of one class in a ModuleList or Sequential) keeps
     only its input; backward computes the rest again. In the source: a loop that puts torch.utils.checkpoint around
     each block's forward, if all blocks are in one list. If fewer blocks are enough to bring the peak below 90 % of
-    the memory, that is tried, too: each block less saves its second forward.
+    the memory, steptime tries that number, too: each block that is left out saves its second forward.
 
     What it promises: Equal losses: the random numbers of the forward are restored when it is repeated.
 
-    What it should gain: Memory, not time: the activations of all blocks but one. It costs a second forward of the
-    blocks, about a quarter of a step. It saves time only if nearly full memory stalls the allocator, or if you use
+    What it should gain: Memory, not time: the activations of all blocks but one. The cost is a second forward of the
+    blocks, about a quarter of a step. Time is saved only if nearly full memory stalls the allocator, or if you use
     the memory for a larger batch. The trial shows peak memory and time.
 
     When to leave it: When memory is to spare (then see RM305).

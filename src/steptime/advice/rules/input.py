@@ -87,13 +87,14 @@ def input_wait(step: StepSummary, categories: tuple[CategoryUse, ...], case: Cas
     What it means: The training thread is in the loader's next() and does nothing else. No faster model, no lower
     precision and no better device shortens this time.
 
-    How we know: The wait inside the training loader's next() is timed in every step. The time per item and per
-    collated batch is timed where it happens, also in workers, together with its CPU time. The rest is waiting
-    (disk, network, sleep), which needs no CPU. The savings are the wait, without the time to receive a finished
-    batch from a worker (measured once per machine, else a millisecond). Without workers, a dataset that returns
-    whole batches can only gain from a worker, so that time is subtracted there, too, except from the part of your
-    own code. A bare trace shows the loader's next() as an annotation. There the savings are the breakdown's input
-    category: on an accelerator, the time that it idled meanwhile.
+    How we know: Every step's wait inside the training loader's next() is timed. Items and collated batches are timed
+    where they are made, also in workers, together with their CPU time; time without CPU is waiting (disk, network,
+    sleep). The savings are the wait, less the time to receive a finished batch from a worker (measured once per
+    machine, else a millisecond). Without workers, nothing is received, and the savings are the whole wait. The
+    exception is a dataset that returns whole batches: only a worker can shorten its wait, so the time to receive is
+    subtracted there as far as it exceeds the time of your own code. In a bare trace, the loader's next() is an
+    annotation. There the savings are the breakdown's input category: on an accelerator, the time that the device
+    idled meanwhile.
 
     What helps: Shorten the largest part first: reading an item, collating, or too few workers. Reading: decode
     less, cache what never changes, store the data in the form that training needs. `steptime bench-loader
@@ -221,15 +222,15 @@ def too_few_workers(step: StepSummary, loader: LoaderUse, case: Case) -> Finding
     What it means: Making the batches of a step takes longer than the step itself, and there are idle CPUs that could
     make them at the same time.
 
-    How we know: Workers needed = (time per item x batch size + collating) x batches per step / (step - wait), all
-    measured. The predicted step is the largest of: the step without its wait; the time to make the batches over the
-    workers; the CPU time of the whole job over the usable CPUs. If the training's own threads leave the workers no
-    CPU of their own, a fourth one counts: the step without its wait, plus what the workers do there. The number
-    advised is the smallest within 3 % of the best prediction. A worker whose items wait (disk, network, sleep)
-    needs only a part of a CPU. Workers are therefore considered up to the usable CPUs divided by that part, at most
-    64 per host, and at least eight batches of an epoch for each. A recording of an older version, without CPU
-    times, gives each worker a CPU of its own. The savings are what the prediction saves; the upper end is the whole
-    wait.
+    How we know: All times are measured. Workers needed = (time per item x batch size + collating) x batches per step
+    / (step - wait). The predicted step is the largest of these times: the step without its wait; the time to make the
+    batches, divided by the workers; the CPU time of the whole job, divided by the usable CPUs. If workers must share
+    CPUs with the training's own threads, a fourth time counts: the step without its wait, plus the workers' time on a
+    shared CPU. The number advised is the smallest within 3 % of the best prediction. A worker whose items wait (disk,
+    network, sleep) needs only a part of a CPU. So the numbers considered end at the usable CPUs divided by that part,
+    at 64 per host, and at eight batches of an epoch per worker. In recordings of older versions, which have no CPU
+    times, each worker needs a whole CPU. The savings are the measured step minus the predicted one; their upper end
+    is the whole wait.
 
     What helps: Set num_workers as advised, with persistent_workers=True if there are several epochs. If the dataset
     draws random numbers, its augmentation will differ from the run without workers (each worker has its own seed).
@@ -300,12 +301,12 @@ def too_many_workers(step: StepSummary, loader: LoaderUse, case: Case) -> Findin
     cheap or in-memory items that takes longer than making the batch in the training process. Or there are more
     workers than CPUs, and they take turns with the training thread.
 
-    How we know: The time to make a step's batches is measured inside the workers. If it is shorter than the wait of
-    the training thread, no worker at all would be faster. The savings are the difference, plus a quarter of the
-    time to receive a batch on this machine. By that much workers slow the training itself (a thread feeds their
-    queues) and their own collating (into shared memory). If there are more workers than the usable CPUs have room
-    for, and the model of rule ST102 asks for fewer, the wait can be saved. A worker whose items wait needs only a
-    part of a CPU.
+    How we know: The time to make a step's batches is measured inside the workers. If it is shorter than the training
+    thread's wait, no worker at all would be faster. The savings are then the difference, plus a quarter of the time
+    to receive a batch on this machine: workers slow the training (a thread feeds their queues) and their own
+    collating (into shared memory) by about that much. The second case is more workers than the usable CPUs have room
+    for, where the model of rule ST102 asks for fewer. The savings are then the wait. A worker whose items wait needs
+    only a part of a CPU.
 
     What helps: num_workers=0 for in-memory and cheap items, or the smaller number that the advice names.
 
@@ -355,10 +356,10 @@ def workers_restarted(loader: LoaderUse) -> Finding | None:
     which import the program again or copy it, and the first batches come late. With short epochs that is a good
     part of the run.
 
-    How we know: Three times are measured: the end of a finished iterator; from making the next one to its first
-    batch; and the extra time of the two steps after that. Those are slow because forked workers share the
-    training's memory, which copies each page that it writes to next. The savings are their sum, divided by the
-    steps between two starts.
+    How we know: Three times are measured: ending a finished iterator; from making the next iterator to its first
+    batch; and the extra time of the two steps after that. Those two steps are slow because forked workers share the
+    training's memory, and each page that the training writes to is copied first. The savings are the sum of the
+    three, divided by the steps between two starts.
 
     What helps: persistent_workers=True keeps the workers for the next epoch. The order of a shuffled dataset
     changes from the second epoch on (one random number less is drawn), which is another seed, not another training.
@@ -388,9 +389,9 @@ def per_sample_fetch(loader: LoaderUse) -> Finding | None:
     What it means: The dataset is a tensor in memory, yet each batch is made by indexing it once per sample and
     stacking the pieces. That is hundreds of tiny operators instead of one.
 
-    How we know: The dataset holds its data as tensors and has no __getitems__; the time per item and per collated
-    batch is measured, without garbage collection. Indexing a whole batch at once still copies its bytes, which
-    takes about as long as collating (twice that for the lower bound). The rest of the wait can be saved.
+    How we know: The dataset holds its data as tensors and has no __getitems__. The time per item and per collated
+    batch is measured, without garbage collection. Indexing a whole batch at once still copies its bytes, which takes
+    about as long as collating does now. The savings are the wait less that time; their lower end subtracts it twice.
 
     What helps: Index whole batches: give the dataset a __getitems__(indices), and a collate_fn that takes the batch
     as it is. Or drop the DataLoader: for index in torch.randperm(n).split(batch_size): x, y = data[index],
@@ -425,8 +426,8 @@ def slow_collate(loader: LoaderUse, case: Case) -> Finding | None:
     lists of numbers, conversions item by item.
 
     How we know: Reading and collating are timed separately, in the process that does them. The rule fires if
-    collating is at least half of the two. The savings are its share of the wait, and at most the collating of a
-    step.
+    collating is at least half of their sum. The savings are collating's share of the wait, but never more than a
+    step's collating takes.
 
     What helps: Make one array or tensor for the whole batch instead of one per item
     (torch.nn.utils.rnn.pad_sequence, np.stack, one torch.from_numpy). Pad into a preallocated tensor; sort by
@@ -465,11 +466,12 @@ def slow_transfer(step: StepSummary, categories: tuple[CategoryUse, ...], case: 
     What it means: The copy of each batch from CPU memory to the device delays training: it is blocking, it comes
     from pageable memory, or it carries more bytes than the model needs.
 
-    How we know: The lines that move the batch are timed in the steps. With a device trace, the savings have two
-    parts: copies to the device that no kernel hides, and the device's idle time while the CPU stages pageable
-    memory. Their shares of all exposed copies and of all waits in the traced steps are applied to the breakdown's
-    copy and sync categories. The line is one that moves the batch, else one that was seen to move a tensor from the
-    CPU. On a CPU there is nothing to move.
+    How we know: The lines that move the batch are timed in the steps. With a device trace, the savings are the sum of
+    two times: copies to the device that no kernel hides, and the device's idle time while the CPU stages pageable
+    memory. A trace has few steps, so both are scaled to the usual step: the copies by the breakdown's copy category,
+    the idle time by its sync category. Without a trace of copies, the savings are the breakdown's copy category, or
+    the time of the lines if it has none. The finding's line is one that moves the batch, else one that was seen to
+    move a tensor from the CPU. In a job on a CPU the rule is silent.
 
     What helps: Pinned memory in the loader together with non_blocking=True. Send bytes (uint8 pixels, int32 tokens)
     and convert on the device. Send one copy per batch in place of one per tensor.
@@ -569,8 +571,9 @@ def batch_preparation(step: StepSummary, phases: tuple[CategoryUse, ...], case: 
     What it means: Lines of the loop make the next batch (slicing, tokenising, augmenting, converting) while the model
     waits.
 
-    How we know: The loop's lines that make the model's inputs are timed one by one, in a few steps. Their sum can
-    be saved; if there were too many lines to time, the step's input phase can.
+    How we know: The loop's lines that make the model's inputs are timed one by one, in a few steps. The savings are
+    the sum of their times. If the loop uses no loader and these lines explain less than half of the step's input
+    phase, the savings are the whole phase.
 
     What helps: Do once, before the loop, what is the same in every step. Prepare whole batches with one array
     operation. Move the work into a Dataset and let workers do it during the step. On a device, do it there.
@@ -615,12 +618,13 @@ def padded_tokens(
     What it means: Rows of tokens are padded to one length. The padding is embedded, multiplied and attended to like
     words, and its gradients are computed: all for nothing.
 
-    How we know: Padding is measured in the first steps' batches: numbers that repeat at the ends (or starts) of
-    rows and appear nowhere else in them. If no batch has tokens, pad_sequence shows in profiled steps which rows it
-    pads. The rule fires from a quarter on. The savings are that share of the computing in forward and backward; an
-    update costs the same. Sorting by length leaves some of the padding, and attention grows with the square of the
-    length, so the interval is wide. A packed batch (pack_padded_sequence) computes no padding. The line is the one
-    of the loader's code that pads the rows, if it runs in this process.
+    How we know: Padding is counted in the first steps' batches: a number that repeats at the ends (or starts) of rows
+    and appears nowhere else in them. If no batch has tokens, the calls of pad_sequence in profiled steps show which
+    rows are padded. The rule fires if a quarter of the tokens or more are padding. The savings are the padding's
+    share of the computing in forward and backward; the optimizer's update costs the same with or without padding. The
+    interval is wide, because sorting by length leaves some of the padding, and attention grows with the square of the
+    length. A packed batch (pack_padded_sequence) computes no padding, so the rule is silent. The finding's line is
+    the one of the loader's code that pads the rows, if that code runs in this process.
 
     What helps: Pad to the longest row of the batch, not to a fixed length. Or make batches of rows of similar
     length: RM111, or in Hugging Face's Trainer group_by_length=True (from version 5 on
@@ -657,8 +661,9 @@ def slow_sampler(loader: LoaderUse) -> Finding | None:
     items, with weights and without replacement, or sorts them, or searches lists in Python. It runs in the training
     process, whatever num_workers is.
 
-    How we know: Without workers, the training thread fetches each batch itself; reading the items and collating
-    them are timed. The rest of the wait is the sampler. The rule fires if that is half of the wait or more.
+    How we know: Without workers, the training thread fetches each batch itself. Reading the items and collating them
+    are timed; the sampler's time is the wait minus these two. The rule fires if the sampler's time is half of the
+    wait or more. The savings are the sampler's time.
 
     What helps: Draw the indices of a whole epoch at once (torch.multinomial, rng.choice(size=batches * batch_size),
     torch.randperm) and return them batch by batch. Keep sorted or indexed data between batches, as arrays.

@@ -40,11 +40,12 @@ def avoidable_item_work(step: StepSummary, loader: LoaderUse, paths: tuple[PathU
     save. Workers would only spread that time over CPUs; written another way, it is gone.
 
     How we know: The lines of your own code below the loader are timed and counted in a few steps, also in a worker;
-    in a long call the first lines represent the rest. A loop counts from a thousand rounds per step and four rounds
-    per item on, if a round takes at most twenty microseconds. A call counts if steps that were profiled with stacks
-    show it. The rule fires if this is 60 % of the time to make a batch and a tenth of the step. Code that reads,
-    decodes or waits belongs to ST101 and ST102, because each item needs it. So do items if steps waited two and a
-    half times as long for them before lines were timed: they may be cached since.
+    of a long call, only the first lines are timed and represent the rest. A loop counts from a thousand rounds per
+    step and four rounds per item on, if a round takes at most twenty microseconds. A call counts if steps that were
+    profiled with stacks show it. The rule fires if the loop or call takes 60 % of the time to make a batch, and if
+    removing it would save a tenth of the step. Code that reads, decodes or waits is reported by ST101 and ST102,
+    because each item needs it. The rule is silent if the steps before the timing waited two and a half times as long
+    as the usual ones: the slow items may be cached by now.
 
     What helps: Array operations over all rounds at once. Or do it once for each sample, before training, if the
     result is the same in every epoch. Then set only as many workers as the rest needs.

@@ -161,13 +161,13 @@ def memory_bound_pointwise(step: StepSummary, operators: tuple[OperatorUse, ...]
     whole tensor each; the memory is busy, the arithmetic units are idle.
 
     How we know: Each operator's floating-point operations and bytes are computed from its shapes and compared with
-    the peaks of this machine. Pointwise operators below the machine's balance are added up, without the optimizer.
-    Fusing a chain of k keeps one of k passes over memory; the savings are half of the time, with an interval from
-    30 % to all of it. Transcendental functions (tanh, exp, gelu) and random numbers (dropout) may be bound by
-    arithmetic, which fusing does not save. They do not count below a quarter of the processor's bandwidth, or of
-    what plain operators next to them reach. A device's trace shows the chains themselves: kernels in a row on
-    tensors of one size. There the savings come from the bytes of the tensors in between, which a fused kernel
-    neither writes nor reads.
+    this machine's peaks. The times of pointwise operators that memory bounds are added up, without the optimizer's.
+    Fusing a chain of k operators leaves one of k passes over memory. The savings are half of the added time; the
+    interval is 30 % to all of it. Transcendental functions (tanh, exp, gelu) and random numbers (dropout) may be
+    bound by arithmetic, which fusing does not save. They are left out if they reach less than a quarter of the
+    processor's bandwidth (or of what plain operators next to them reach, if that is less). A device's trace shows the
+    chains themselves: kernels in a row on tensors of one size. There the savings come from the bytes of the tensors
+    in between, which a fused kernel neither writes nor reads.
 
     What helps: torch.compile fuses such chains, and so do ready-made operators (scaled_dot_product_attention,
     layer_norm, a gelu in place of its formula). Also in-place operators where autograd allows them, and lower
@@ -248,8 +248,9 @@ def copies_and_casts(step: StepSummary, operators: tuple[OperatorUse, ...], case
     What it means: Tensors are copied to another layout or type between the operators that use them: contiguous() after
     a transpose, float64 from NumPy, half and single precision in turns.
 
-    How we know: The profile times the copying operators in forward and backward (not the optimizer, not the move to the
-    device); on a device, their kernels.
+    How we know: On a CPU, the profile times the copying operators in forward and backward; the optimizer and the move
+    to the device are left out. On a device, the kernels of copies are timed. The savings are half of that time, and
+    the interval starts at a fifth, because the rule does not know which copies the model needs.
 
     What helps: Convert once, at the input. Keep one dtype and one layout through the model; use reshape and views;
     let autocast keep its cache. Load data that is float32 already.
@@ -311,8 +312,10 @@ def awkward_dimensions(step: StepSummary, kernels: tuple[KernelUse, ...]) -> Fin
     What it means: Tensor Cores work on tiles and load 16 bytes at once. If a dimension is not a multiple of 8
     (16-bit numbers) or 4 (32-bit), the matmul uses a slower kernel or pads its input.
 
-    How we know: The trace has the shapes of the matmuls. Those with a dtype for Tensor Cores and such a dimension
-    are compared with their roofline; part of the difference can be saved.
+    How we know: The trace has the shapes of the matmuls. A matmul counts if its dtype is one for Tensor Cores, and
+    one of its dimensions is not such a multiple of 8 or 4. Its time is compared with its roofline, the shortest time
+    at the machine's peaks. The savings are half of the difference, because padding removes only a part of it; the
+    interval starts at a tenth.
 
     What helps: Round sizes up: a vocabulary of 50257 to 50304, 1001 classes to 1008, hidden sizes to multiples of
     64, the batch or the sequence to multiples of 8.
@@ -339,9 +342,10 @@ def unflashed_attention(step: StepSummary, kernels: tuple[KernelUse, ...]) -> Fi
     row per query and a column per key, goes to memory and back several times. It grows with the square of the
     sequence.
 
-    How we know: A softmax has a tensor whose last two dimensions are those of a batched matmul's result in the same
-    step. Every pointwise operator on tensors of that size counts. The shapes are in the trace; without them
-    (record_shapes) the rule sees nothing. The savings are the time of these passes; the matmuls stay.
+    How we know: Attention is recognised by a softmax over a tensor whose last two dimensions are those of a batched
+    matmul's result in the same step. All pointwise operators on tensors of that size are passes over the weights. The
+    savings are the time of these passes; the matmuls stay. The trace must have shapes (record_shapes), else the rule
+    is silent.
 
     What helps: torch.nn.functional.scaled_dot_product_attention, which picks a fused kernel; in transformers
     attn_implementation="sdpa" or "flash_attention_2". It falls back to the slow path for float32 masks of some shapes,
@@ -402,8 +406,9 @@ def exposed_copies(step: StepSummary, copies: tuple[CopyUse, ...], case: Case) -
     of its bucket after the exchange. These copies are reported separately, with the device's idle time for their
     launches.
 
-    How we know: The copies are in the trace with their direction and size; exposed is the time in which nothing but
-    copies ran on any stream. Those of DistributedDataParallel run in a range of its reducer's (copy_bucket_to_grad).
+    How we know: The trace has each copy with its direction and size. A copy's exposed time is the time in which only
+    copies ran on the device, on any stream; that can be saved. The copies of DistributedDataParallel are those in its
+    reducer's range copy_bucket_to_grad.
 
     What helps: For copies to the CPU: fewer of them, pinned memory and non_blocking=True, a stream of their own. For
     copies within the device: one layout through the model, views, a compiled model. For fills:
@@ -457,9 +462,10 @@ def dominant_operator(step: StepSummary, operators: tuple[OperatorUse, ...], cas
 
     What it means: Whatever else is made faster, this operator decides how long the step is.
 
-    How we know: The kernels' times are added by the operator that launched them. If its arithmetic and bytes are
-    known, the time above the machine's peaks can be saved, as far as good kernels reach them. Else there are no
-    savings and this is a note. On a CPU the operators themselves are timed, with the same result.
+    How we know: On a device, each kernel's time is added to the operator that launched it. If the operator's
+    arithmetic and bytes are known, the savings are its time above the machine's peaks, as far as good kernels reach
+    them. Otherwise, and if it is near the peaks already, this is a note without savings. On a CPU the operators
+    themselves are timed, and this is always a note.
 
     What helps: Another implementation of this one operator: another layout (channels_last), another dtype, a fused
     form, another algorithm (torch.backends.cudnn.benchmark for convolutions of fixed size), a smaller size.
@@ -515,14 +521,15 @@ def slow_arithmetic(
     squares of faint activations or an optimizer's averages of vanished gradients. Operands whose layouts differ (x
     + y.t()), which are read element by element.
 
-    How we know: The lower bound of a call is its bytes, computed from its shapes, at this machine's copy bandwidth
-    with as many threads. An operator counts if most of its calls took more than ten times that, at least 20 us
-    each, on at most 16 MB. (A single slow call may have waited for a processor.) A fused or foreach call has 20 us
-    for each of the optimizer's parameters. In a job that shares its processors, only the share of time in which it
-    had one counts. If that is less than a quarter, or three quarters with several threads, nothing is reported,
-    because a call ends with its last thread. A small tensor, which torch gives to fewer threads, has their part of
-    the bandwidth. The upper bound of the savings is the time above three lower bounds and those 20 us. Processors
-    differ: a Zen 4 is slow in roots and quotients of denormals only, others in products, too.
+    How we know: The lower bound of a call is the time to copy its bytes, at this machine's copy bandwidth with as
+    many threads. The bytes are computed from the call's shapes. An operator counts if most of its calls take more
+    than ten times that lower bound, and at least 20 us, on at most 16 MB. (A single slow call may have waited for a
+    processor.) A fused or foreach call must take 20 us for each of the optimizer's parameters. The savings are at
+    most a call's time above three lower bounds and those 20 us. Two things make the assumed bandwidth smaller. A
+    small tensor is computed by fewer threads, so only their part of the bandwidth counts. A job that shares its
+    processors has the bandwidth only for its share of the time. The rule is silent if that share is below a quarter,
+    or below three quarters with several threads, because a call ends with its last thread. Processors differ: on a
+    Zen 4, denormals slow only roots and quotients; on others, products, too.
 
     What helps: torch.set_flush_denormal(True) at the start of the script treats denormals as zero; `steptime try`
     measures it. Better: keep values away from zero (an epsilon inside the root, a larger eps of the optimizer,
@@ -621,14 +628,14 @@ def work_without_gradient(step: StepSummary, operators: tuple[OperatorUse, ...],
     computes the same again. Others do depend on trained parameters, but the loss does not use their result: a head,
     a branch.
 
-    How we know: Operators that run while gradients are on have a sequence number, and backward's frames have the
-    numbers of the operators that they differentiate. Operators that no frame differentiates count, with all that
-    they call. Work under torch.no_grad() has no number and does not count. If the number is higher after an
-    operator, its result needs a gradient, but no loss leads to it. In a job that detaches tensors these are
-    excluded, because their values may be used. Whether an operator depends on the batch is not known: the upper
-    bound is all of the time, and the interval starts at a tenth. A model may be called several times per step, and
-    the same operators of the same lines run both with and without a backward. Then the finding is a call of the
-    model that the loss does not use.
+    How we know: While gradients are on, autograd numbers the operators of forward, and backward's frames have the
+    numbers of the operators that they differentiate. An operator counts, with all that it calls, if no frame has its
+    number. Work under torch.no_grad() has no number and does not count. If autograd's number is higher after an
+    operator than before it, the operator's result needs a gradient, but no loss leads to it. In a job that detaches
+    tensors such operators are excluded, because their values may be used. Whether an operator depends on the batch is
+    not known: the savings are at most all of the time, and the interval starts at a tenth. If a model is called
+    several times per step, the same operators of the same lines may run with a backward in one call and without in
+    another. The finding then names the call of the model that the loss does not use.
 
     What helps: Compute it once, in __init__, and keep it with register_buffer. Results that depend only on the
     sample: once per sample, in the dataset. Results of a frozen part: once for all epochs. Results that no loss
@@ -688,7 +695,8 @@ def parametrization_again(step: StepSummary, modules: tuple[ModuleUse, ...], cas
     backward goes through every computation.
 
     How we know: The profile shows that the module that computes the weight ran n times per call of the model. The
-    savings are all runs but one.
+    savings are the time of all runs but one. The interval starts at 80 % of that, because the profiler slows small
+    operators.
 
     What helps: with torch.nn.utils.parametrize.cached(): around the forward, or the loop that calls the cell.
 
@@ -719,8 +727,9 @@ def graph_again(step: StepSummary, backward_again: Estimate, lines: tuple[LineUs
     thrown away. Or several losses of one forward are differentiated one by one.
 
     How we know: Each operator of forward has a sequence number, and the frames of autograd have the numbers of the
-    operators that they differentiate. A number that appears twice in a step counts, except in gradients of
-    gradients. The line is the first one of the loop that calls backward.
+    operators that they differentiate. A number that appears twice in a step was differentiated twice. The savings are
+    the time of the repeated frames; gradients of gradients do not count. The finding's line is the first one of the
+    loop that calls backward.
 
     What helps: Call detach() on what the first loss must not train (fake.detach()), and leave out retain_graph. Add
     losses up, and call backward once.

@@ -67,11 +67,11 @@ def thread_oversubscription(
     If there are more of them than CPUs, threads of one operator wait for each other while others run: steps become
     slow and irregular.
 
-    How we know: The number of threads is intra-op threads x training processes on this host + workers, each worker
-    with the share of its time in which it needs a CPU. It is compared with the CPUs that the process may use
-    (affinity and container limits included). The CPUs must also have been busy, or tasks must have waited for them.
-    The upper bound is the share of the threads that have no CPU. Only a trial shows how much of it is real, so the
-    interval is wide.
+    How we know: The number of threads is intra-op threads x training processes on this host + workers. A worker
+    counts with the share of its time in which it needs a CPU. That number is compared with the CPUs that the process
+    may use (affinity and container limits included). The rule fires if there are more than 1.5 threads per CPU, and
+    the CPUs were busy or tasks waited for one. The savings are at most the step times the share of the threads that
+    have no CPU. Only a trial shows how much of that is real, so the interval is wide.
 
     What helps: OMP_NUM_THREADS (or torch.set_num_threads) = CPUs / training processes, minus what the workers need;
     fewer workers.
@@ -129,8 +129,9 @@ def background_load(contention: Contention) -> Finding | None:
     a CPU. The largest category may be the one that suffered most, not the one to fix. The result is called likely
     if the steps stayed even all the same, and unclear if they did not.
 
-    How we know: CPU time of the job's processes and of everything else is read once or twice a second, and the kernel's
-    pressure figure where it exists. The rule fires when others took a tenth of the CPUs or more and CPUs were short.
+    How we know: CPU time of the job's processes and of everything else is read once or twice a second, and the
+    kernel's pressure figure if the kernel has one. The rule fires if other processes took a tenth of the CPUs or
+    more, and CPUs were short.
 
     What helps: Measure again when the machine is quiet, or on CPUs of its own (taskset, a cgroup, an exclusive job in
     the queue).
@@ -193,8 +194,8 @@ def few_steps(step: StepSummary) -> Finding | None:
 
     What it means: The run ended before enough undisturbed steps were seen. The verdict is likely, not certain.
 
-    How we know: Steps of the warm-up, and those that the profiler or another measurement slowed, are left out; the rest
-    is counted.
+    How we know: Steps of the warm-up, and steps that the profiler or another measurement slowed, are left out. The
+    rule fires if fewer than eight steps remain, in a bare trace fewer than two.
 
     What helps: Let the job run longer, or give it more batches. Thirty steps after the warm-up are enough as a rule.
 
@@ -245,9 +246,10 @@ def unrecorded_work(step: StepSummary, categories: tuple[CategoryUse, ...]) -> F
     its buffers lost, graphs or streams that it does not see, or another process on the device. The CPU did not
     cause that time, and what filled it is not known.
 
-    How we know: Either the launch of the kernel that ends the idle time had returned more than 50 microseconds
-    before that kernel started; a launch takes a tenth of that. Or the CPU waited for the device for more than a
-    millisecond, while the device had no recorded work.
+    How we know: Idle time of the device counts in two cases. In the first, the launch of the next kernel had returned
+    more than 50 microseconds before that kernel started; a launch takes a tenth of that. In the second, the CPU
+    waited for the device for more than a millisecond, while the device had no recorded work. The rule fires from 5 %
+    of the step on.
 
     What helps: Record several whole steps (torch.profiler.schedule with a warm-up), or synchronise the device before
     the profiler starts; profile in the process that owns the device, alone on it.
@@ -269,8 +271,8 @@ def graph_capture(step: StepSummary) -> Finding | None:
     with mode="reduce-overhead", an inference server that starts). During the capture the CPU runs operators and
     launches, but nothing executes: the device idles, and what looks like overhead is paid once.
 
-    How we know: The time between cudaStreamBeginCapture and cudaStreamEndCapture (hipStream…) of one thread, if it
-    is a tenth of the step or more.
+    How we know: A capture is the time between cudaStreamBeginCapture and cudaStreamEndCapture (hipStream…) of one
+    thread. The rule fires if captures take a tenth of the step or more.
 
     What helps: Trace steps after the capture, which launch the graph (torch.profiler.schedule with a warm-up).
 
@@ -292,13 +294,15 @@ def graph_launches(step: StepSummary) -> Finding | None:
     each of them: their cost is unknown, and findings can only name kernels. If a graph's kernels are not in the
     trace at all, the time in which it ran is unrecorded.
 
-    How we know: Kernels with the correlation of a cudaGraphLaunch (hipGraphLaunch), by number and time, and such
-    calls without any kernels.
+    How we know: Kernels of a graph have the correlation of a cudaGraphLaunch (hipGraphLaunch); their number and their
+    time are added up. Launches of a graph without any kernel in the trace are counted, too. The rule fires if graphs
+    have a tenth of the kernels' time, or if there are such empty launches.
 
     What helps: Trace the job once without graphs (torch.compile without mode="reduce-overhead", enforce_eager=True of
     vLLM, --disable-cuda-graph of SGLang): its kernels are the same and have operators, shapes and lines.
 
-    When to ignore it: When the kernels' names say enough. The CPU's time for launches is right as it is.
+    When to ignore it: When the kernels' names say enough. The CPU's time for launches is correct without operators,
+    too.
     """
     graphs = step.graphs
     if graphs is None or (graphs.share < LEAST_IN_GRAPHS and not graphs.empty):
@@ -323,11 +327,13 @@ def too_few_threads(
     every process unless the user sets it. That suits training on devices; a job that computes on the CPU then
     leaves most CPUs idle.
 
-    How we know: Three conditions: the variable is set and torch follows it; twice as many threads or more would fit
-    the CPUs that the process may use; that many CPUs were in fact idle. Several training processes on this host
-    share its CPUs, and one CPU is left to a loader's workers. The savings are the time of operators that arithmetic
-    or memory bounds and whose calls are large enough for several threads. Only a trial shows how much of it is
-    real, so the interval is wide. A job that calls torch.set_num_threads itself is left alone.
+    How we know: The rule fires under three conditions. The variable is set, and torch uses that number of threads.
+    The CPUs that the process may use have room for at least twice as many threads; several training processes on this
+    host share these CPUs, and one CPU is left to a loader's workers. At least half of the additional threads would
+    have found an idle CPU. The savings concern operators that arithmetic or memory bounds, and whose calls are large
+    enough for several threads. They are at most the part of these operators' time that the additional threads would
+    save. Only a trial shows how much of it is real, so the interval is wide. The rule is silent if the job calls
+    torch.set_num_threads itself.
 
     What helps: OMP_NUM_THREADS = CPUs / training processes.
 
@@ -387,11 +393,11 @@ def gpu_slowed(step: StepSummary, categories: tuple[CategoryUse, ...], gpus: tup
     What it means: The driver runs the GPU below its clock because it is too hot, or because the board does not get the
     power that it asks for. Everything that the device computes takes longer, today and not tomorrow.
 
-    How we know: NVIDIA's driver gives its reasons for a lower clock about once a second: hardware slowdown, heat,
-    power brake. Only samples of steady steps in which the GPU was busy count. The rule fires if one of these holds
-    in a quarter of them, and the clock is a tenth below its highest. Each GPU that the process uses counts by
-    itself, and no other GPU of the machine. The savings are at most the part of the computing that the clock is
-    lower by. Memory-bound work does not follow the clock, so the interval is wide.
+    How we know: NVIDIA's driver reports about once a second why it lowers the clock. The reasons that count are
+    hardware slowdown, heat and power brake. Only samples of steady steps in which the GPU was busy are used, and only
+    GPUs of this process, each by itself. The rule fires if such a reason holds in a quarter of the samples, and the
+    clock is a tenth below its highest. The upper bound of the savings is the computing time times the fraction by
+    which the clock is lower. Memory-bound work does not follow the clock, so the interval is wide.
 
     What helps: Cooling (air flow, dust, the neighbouring card), the power cables and the supply; another node of the
     cluster. nvidia-smi -q -d PERFORMANCE,TEMPERATURE shows the state now.
@@ -420,9 +426,9 @@ def gpu_power_capped(gpus: tuple[GpuUse, ...]) -> Finding | None:
     What it means: The driver lowers the clock so that the GPU stays within its power limit. Large matmuls do
     that to most boards. It is how fast the device is, unless somebody has set the limit below the board's own.
 
-    How we know: NVIDIA's driver gives its reasons for a lower clock about once a second. The rule fires if the
-    power cap holds in a quarter of the samples of steady steps in which the GPU was busy, and the clock is a tenth
-    below its highest.
+    How we know: NVIDIA's driver reports about once a second why it lowers the clock. Only samples of steady steps in
+    which the GPU was busy are used. The rule fires if the reason is the power cap in a quarter of them, and the clock
+    is a tenth below its highest.
 
     What helps: nvidia-smi -q -d POWER shows the limit in force and the board's default; an administrator can raise it
     (nvidia-smi -pl). Fewer bytes moved and a lower precision take less power for the same step.
@@ -449,9 +455,9 @@ def narrow_link(step: StepSummary, gpus: tuple[GpuUse, ...], case: Case) -> Find
     What it means: The GPU sits in a slot of fewer lanes, on a riser or behind a switch, or the link was trained down to
     an older generation. Copies between host and device take that much longer.
 
-    How we know: NVIDIA's driver shows lanes and generation of the PCI Express link, and what device and slot can do
-    together. The best of the samples in which the GPU was at work counts, because an idle link is slowed down to save
-    power. The savings are the part of the exposed copies that the full link would take off.
+    How we know: NVIDIA's driver reports the lanes and the generation of the PCI Express link, and the most that
+    device and slot can do together. An idle link is slowed down to save power, so the best sample of a busy GPU
+    counts. The savings are the part of the exposed copies' time that the full bandwidth would save.
 
     What helps: Another slot; the card reseated; the slot's lanes and generation in the firmware; another node.
 

@@ -37,10 +37,10 @@ def recomputation(
     What it means: torch.utils.checkpoint drops activations and computes them again in backward: less memory, about a
     third more time.
 
-    How we know: Forward operators that run again inside backward are summed, on a CPU with the Python around them.
-    The rule fires if the peak of memory is not known or leaves at least 30 % of the device free. Gradients of
-    gradients run forward operators in backward, too: there a line must have been seen to call
-    torch.utils.checkpoint.
+    How we know: Forward operators that run again inside backward are timed, on a CPU with the Python around them. The
+    savings are the sum of these times. The rule is silent if the peak of memory is known and leaves less than 30 % of
+    the device free. Gradients of gradients also run forward operators in backward. In such a job the rule fires only
+    if a line was seen to call torch.utils.checkpoint.
 
     What helps: Checkpoint fewer blocks (every second one), or only what is cheap to compute again (selective
     checkpointing), until memory is used; or use the free memory for a larger batch.
@@ -70,16 +70,16 @@ def memory_leak(memory: MemoryUse, step: StepSummary) -> Finding | None:
     What it means: Each step leaves something behind: a list of outputs or losses, a running sum that drags its graph
     along, a hook or a closure that keeps activations. The job ends when memory does.
 
-    How we know: Memory is sampled about twice a second. Its slope over the steps is the median of all pairs' (Theil
-    and Sen), with an interval from a bootstrap of blocks. The first quarter of the run and the windows of
-    steptime's own profiler are excluded. The rule fires if the interval is above zero, memory has grown by a
-    megabyte, and the series keeps rising: a sawtooth does not, nor does a cache that fills up. Python's garbage
-    collector shows what holds the new objects, at three step boundaries a few steps apart. If memory grows and
-    nothing was found, it looks once more for what not every step leaves behind, such as the outputs of an
-    evaluation. Graphs that nothing else holds come from backward(create_graph=True), whose gradient and graph hold
-    each other: the line of that call is named. In a run that is too short for a slope, the rule fires if something
-    holds more graphs of autograd at each boundary. The time until memory is full is the free memory divided by the
-    growth.
+    How we know: Memory is sampled about twice a second. Its slope over the steps is the median of the slopes between
+    all pairs of samples (Theil and Sen); the interval comes from a bootstrap of blocks. The first quarter of the run
+    and the windows of steptime's own profiler are excluded. The rule fires if three conditions hold: the interval is
+    above zero, memory has grown by a megabyte, and the series keeps rising. A sawtooth or a cache that fills up does
+    not keep rising. steptime asks Python's garbage collector at three step boundaries, a few steps apart, what holds
+    the new objects. If nothing was found although memory grows, steptime asks once more, for objects that only some
+    steps leave behind, such as the outputs of an evaluation. Graphs that nothing else holds come from
+    backward(create_graph=True): the gradient and its graph hold each other, and the rule names the line of that call.
+    In a run that is too short for a slope, the rule fires if an object holds more autograd graphs at each boundary.
+    The time until memory is full is the free memory divided by the growth.
 
     What helps: Keep numbers, not tensors: `total += loss.detach()`, or `losses.append(loss.item())` every n-th
     step. Remove hooks after use; empty lists that collect. Use functools.lru_cache(maxsize=…) for a cache of
@@ -162,8 +162,9 @@ def memory_fragmentation(memory: MemoryUse) -> Finding | None:
     What it means: Freed memory lies in pieces that are too small for new requests, so the allocator reserves more.
     The job can run out of memory although much of it is free.
 
-    How we know: The peak of reserved memory is compared with the peak that tensors used. The rule fires if at least
-    30 % of what was reserved, and a gigabyte, was never used. A CPU has no such allocator.
+    How we know: Two peaks are compared: of the memory that the allocator reserved, and of the memory that tensors
+    used. The rule fires if at least 30 % of the reserved memory, and at least a gigabyte, was never used. A CPU has
+    no such allocator.
 
     What helps: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; a few shapes instead of many (padding, bucketing).
 
@@ -185,8 +186,9 @@ def memory_near_capacity(memory: MemoryUse) -> Finding | None:
 
     What it means: A longer sequence, a larger batch or a little fragmentation ends the job with "out of memory".
 
-    How we know: The most memory that the process held (reserved on a device, resident on a CPU) is compared with
-    its limit: the device's memory, its container's limit, or the machine's memory. The rule fires from 92 % on.
+    How we know: The peak is the most memory that the process held: reserved on a device, resident on a CPU. It is
+    compared with the process's limit: the device's memory, the container's limit, or the machine's memory. The rule
+    fires from 92 % on.
 
     What helps: Activation checkpointing, bfloat16, a smaller micro-batch with accumulation, an optimizer with less
     state. `steptime memory` says how much each would free.
@@ -208,8 +210,8 @@ def allocator_retries(memory: MemoryUse) -> Finding | None:
     What it means: A request did not fit: the allocator waited for the device, returned all cached memory to the
     driver, and asked again. Each retry takes milliseconds, and the next failure ends the job.
 
-    How we know: The allocator counts its retries (num_alloc_retries). Those after the warm-up are divided by the
-    number of steps.
+    How we know: The allocator counts its retries (num_alloc_retries). The retries after the warm-up are divided by
+    the number of steps; the rule fires from one in a hundred steps on.
 
     What helps: Less memory at the peak, or PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.
 
@@ -229,8 +231,9 @@ def optimizer_memory(memory: MemoryUse) -> Finding | None:
     What it means: Adam keeps two numbers for each parameter. With small activations they are most of the memory,
     and a smaller batch saves little.
 
-    How we know: The number of elements of the optimizers' parameters, times the state tensors of the optimizer's
-    type, in float32, is compared with the peak. The rule fires from 35 % and a quarter of a gigabyte on.
+    How we know: The state's size is computed: elements of the optimizers' parameters, times the state tensors that
+    the optimizer's type has for each, in float32. The rule fires if the state is at least 35 % of the peak of memory,
+    and a quarter of a gigabyte.
 
     What helps: An 8-bit optimizer, one without second moments per parameter (Adafactor, Lion, SGD), or sharding over
     ranks (ZeroRedundancyOptimizer, FSDP).

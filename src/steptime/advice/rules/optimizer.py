@@ -83,10 +83,10 @@ def optimizer_share(step: StepSummary, optimizers: tuple[OptimizerUse, ...], cas
     What it means: Updating the parameters takes long compared with forward and backward: the batch is small for the
     number of parameters, or the update is done tensor by tensor.
 
-    How we know: The optimizer's step() is timed in every step. If a device decides how long the step is, its
-    kernels are timed instead, as the CPU only launches them, or waits for room in the driver's queue. At best, one
-    pass over parameters, gradients and state at the measured bandwidth remains, and on a CPU Python's time for each
-    tensor. The savings are the rest.
+    How we know: The optimizer's step() is timed in every step. On a device that decides how long the step is, the
+    optimizer's kernels are timed instead, because the CPU only launches them or waits in step(). The lower bound of
+    an update is one pass over parameters, gradients and state at the measured bandwidth; on a CPU, Python's time for
+    each tensor is added. The savings are the time above that lower bound.
 
     What helps: fused=True (one pass over memory), foreach=True (fewer dispatches); stepping less often by accumulating
     gradients; a larger batch; freezing what does not train; an optimizer with less state.
@@ -181,11 +181,12 @@ def single_tensor_optimizer(step: StepSummary, optimizers: tuple[OptimizerUse, .
     What it means: Each parameter tensor is updated by a dozen small operators of its own. With hundreds of tensors that
     is thousands of dispatches per step, and several passes over memory where one would do.
 
-    How we know: The optimizer was made with foreach=False, or on a CPU, where torch does not choose foreach by
-    itself, and without fused. Its step() is timed. The lower bound is one pass over parameters, gradients and state
-    at the machine's bandwidth, and on a CPU Python's time for each tensor. A trace shows it by the operators inside
-    the optimizer's annotation (none of foreach, none fused); there its time is the device's, from its first kernel
-    to the end of its last.
+    How we know: The rule looks at two kinds of optimizers: those made with foreach=False, and, on a CPU, those made
+    without fused, because torch does not choose foreach there by itself. step() is timed. The lower bound is one pass
+    over parameters, gradients and state at the machine's bandwidth; on a CPU, Python's time for each tensor is added.
+    The savings are the time above that. In a bare trace, the operators inside the optimizer's annotation show its
+    kind: none is of foreach, none is fused. There the optimizer's time is the device's, from the first kernel of the
+    update to the end of the last.
 
     What helps: fused=True where the optimizer has it (Adam, AdamW, SGD, Adagrad), else foreach=True on CUDA. The
     numbers change in the last bits.
@@ -275,10 +276,10 @@ def update_by_hand(
     What it means: No optimizer of torch steps: a loop over the parameters, or a class of the job's own, applies the
     gradients. Each tensor costs several small operators, and a product costs a temporary of the tensor's size.
 
-    How we know: Steps end with backward, as no optimizer's step() was seen. Outside of forward and backward,
-    operators change as many bytes in place as the model's parameters have, and lines that run at least once for
-    each parameter take the time. The lower bound is one pass over parameters, gradients and one state at the
-    machine's bandwidth.
+    How we know: No optimizer's step() was seen, so steps end with backward. Two facts show an update by hand.
+    Operators outside of forward and backward change as many bytes in place as the model's parameters have. And the
+    loop has lines that run at least once for each parameter; these lines are timed. The lower bound is one pass over
+    parameters, gradients and one state at the machine's bandwidth. The savings are the time of the lines above it.
 
     What helps: The optimizer of torch.optim that does the same, with fused=True where it exists. For an update of
     your own, torch._foreach_add_ and the like on the lists of parameters and gradients, under torch.no_grad().
@@ -312,14 +313,14 @@ def gradients_for_nothing(
     reaches the generator if its images are not detached, and the next zero_grad() drops these gradients. A backbone
     that is not in the optimizer, or a teacher without torch.no_grad(), accumulates gradients.
 
-    How we know: In a few steps the graph of each backward is walked to the parameters. Their gradients are followed
-    until an optimizer steps with them, or until they are set to None or zeros. The profiled pass with the same
-    graph has the time of the nodes that lead to dropped gradients only; of nodes that lead to others too, half
-    counts. A gradient is used if somebody holds it, or if an operator takes tensors of its shape between pass and
-    update. The caller's code shows which gradients of torch.autograd.grad it reads, if it only indexes the tuple by
-    constants or unpacks it. Without such a walk, parameters that have a gradient and are in no optimizer count, by
-    their modules, whose backward is known. The rule is silent if the update mostly changes tensors other than the
-    modules' own (copies, flat shards).
+    How we know: In a few steps, steptime walks the graph of each backward to the parameters. It follows each
+    parameter's gradient until an optimizer steps with it (used), or until it is set to None or zeros (dropped). A
+    gradient also counts as used if an object holds it, or if an operator takes tensors of its shape between pass and
+    update. For torch.autograd.grad, the caller's code shows which gradients it reads, if it only unpacks the tuple or
+    indexes it by constants. The nodes' times come from the profiled pass with the same graph. Nodes that lead to
+    dropped gradients only count in full; nodes that lead to used ones, too, count half. Without such a walk,
+    parameters count that have a gradient and are in no optimizer: by their modules, whose backward is timed. The rule
+    is silent if the update mostly changes tensors other than the modules' own (copies, flat shards).
 
     What helps: Call detach() on what one part returns before the other's loss uses it, or compute it under
     torch.no_grad(), which keeps no activations either. Set requires_grad_(False) on parameters that are not
@@ -355,9 +356,11 @@ def passes_through_one_graph(step: StepSummary, passes: PassUse) -> Finding | No
     What it means: A loop asks for the gradient of one sample, or of one output, after the other, with
     retain_graph=True. Each pass runs backward through the whole batch, with zeros for all but one row.
 
-    How we know: Passes of a step are counted. From the sixteenth on, the line that starts four of them is examined:
-    do their graphs have the same last node, reached from different results? Micro-batches have a graph each. Passes
-    of products with a vector, and through gradients, do not count: the next may depend on the last.
+    How we know: The backward passes of a step are counted. If there are sixteen, the sixteenth and the three after it
+    are examined. The rule fires if one line starts all four, and their graphs end in the same node, but start from
+    different results. The graphs of micro-batches have no node in common. Passes of products with a vector, and
+    passes through gradients, do not count, because the next one may depend on the last. The savings are half of the
+    passes' time; the interval starts at a fifth.
 
     What helps: All gradients at once: torch.autograd.grad(…, is_grads_batched=True), or torch.func.vmap of
     torch.func.grad (or jacrev). If only the sum of the gradients is needed, one backward of the sum. For single
@@ -395,8 +398,10 @@ def sparse_gradient_of_all_rows(
     SparseAdam sorts and sums them in each step, then gathers and scatters its moments. A dense gradient is as large
     as the table, and rows are added in place. That is less work once a step looks up as many rows as there are.
 
-    How we know: The profile has the lookups with the shapes of table and index, and whether their gradient is
-    sparse; the optimizer is timed. The fraction saved was measured in 42 sizes (torch 2.13, one thread).
+    How we know: The profile has each lookup, with the shapes of table and index, and whether the gradient is sparse.
+    The optimizer is timed. The rule fires if a step looks up at least as many rows as the tables have. The savings
+    are a fraction of the time of lookups and update, as measured in 42 sizes (torch 2.13, one thread): 35 % is
+    likely, 5 to 65 % is the interval.
 
     What helps: sparse=False, and Adam with fused=True for the table.
 
@@ -566,9 +571,10 @@ def single_tensor_clipping(step: StepSummary, kernels: tuple[KernelUse, ...], ca
     a few microseconds of work. clip_grad_norm_ does so with foreach=False, or if gradients are of several types;
     loops over model.parameters() always do.
 
-    How we know: The trace has as many kernels of a norm as there are parameters, and as many products in place
-    after them; torch's batched form has a handful (_foreach_norm, _foreach_mul_). The savings are the device's idle
-    time for these launches, and the kernels' time beyond their bytes; the interval starts at the idle time alone.
+    How we know: The trace has as many kernels of a norm as there are parameters, and as many in-place products after
+    them. torch's batched form has only a handful (_foreach_norm, _foreach_mul_). The savings are the device's idle
+    time for these launches, plus the kernels' time beyond what their bytes need. The interval starts at the idle time
+    alone.
 
     What helps: torch.nn.utils.clip_grad_norm_(model.parameters(), limit, foreach=True), which is the default on CUDA;
     in a loop of your own torch._foreach_norm and torch._foreach_mul_. A fused optimizer can take the scale itself.
@@ -605,8 +611,10 @@ def many_groups(
     same learning rate, weight decay and other options. It updates group by group, so a fused or foreach
     implementation gets one tensor at a time.
 
-    How we know: The optimizer's groups and their different sets of options are counted. The time of step() beyond
-    what the memory's bandwidth requires is divided among the groups.
+    How we know: The optimizer's groups are counted, and so are the different sets of options among them. step() is
+    timed; its lower bound is what the memory's bandwidth requires. The time above the lower bound is divided equally
+    among the groups. The savings are the parts of the groups that repeat another's options; four fifths of them are
+    likely.
 
     What helps: Collect the parameters by their options (a dictionary from (lr, weight_decay) to a list of
     parameters), and make one group of each list.
@@ -643,9 +651,10 @@ def optimizer_in_step(
     What it means: The line that makes the optimizer runs in the loop. Each new one starts without momentum and
     averages, so Adam and SGD with momentum train as if each step were the first. Making it also takes time.
 
-    How we know: An optimizer counts if it takes a step and the previous one from the same line is gone. The rule
-    needs at least a quarter as many optimizers as steps; they are recorded at the 1st, 2nd, 4th, … one. The time of
-    that line in the loop can be saved.
+    How we know: An optimizer counts as new if it takes a step and the previous one from the same line is gone.
+    steptime records the count at the 1st, 2nd, 4th, … new one. The rule fires if the last recorded count is at least
+    eight, and at least a quarter of the number of steps. The savings are the time of the line in the loop, if it was
+    timed; otherwise this is a note.
 
     What helps: Make it once, before the loop, and change options in its param_groups.
 

@@ -109,16 +109,16 @@ def dispatch_loop(step: StepSummary, categories: tuple[CategoryUse, ...], case: 
     What it means: One line of Python calls hundreds of operators in each step: a loop over time steps, samples,
     parameters or heads. Each operator computes less than its dispatch costs, in forward and again in backward.
 
-    How we know: The profile counts the operators of each function and their mean duration. Those of a function with
-    timed lines are divided among these lines by time, and lines that run several times per batch count. In a bare
-    trace the stacks must show a function that calls the same thing, or is called by the same one, eight times or
-    more: a model that is called once is no loop. The savings are the share of the breakdown's overhead that belongs
-    to the line or function. On a CPU they include the loop's own Python, and the time of operators whose arithmetic
-    takes no longer than their dispatch (bound by latency). Small matmuls are slower than one large one with the
-    same arithmetic. Half of their time beyond the machine's rate counts; the interval ends at all of it. If no
-    round needs the result of another (experts, heads, samples), all can be computed at once. Then the savings start
-    at the dispatch of the loop's operators. They end at everything that its forward and backward take beyond their
-    arithmetic, including the update of its tensors one by one.
+    How we know: The profile counts the operators of each function and their mean duration. If the function's lines
+    are timed, its operators are divided among the lines by time, and a line counts if it runs several times per
+    batch. In a bare trace the stacks must show a function that calls the same thing, or is called by the same one,
+    eight times or more: a model that is called once is no loop. The savings are the share of the breakdown's overhead
+    that belongs to the line or function. On a CPU, three more parts are added: the loop's own Python; the time of
+    operators that are bound by latency, whose arithmetic takes no longer than their dispatch; and half of the time of
+    small matmuls beyond the machine's rate, because one large matmul does the same arithmetic faster. The interval
+    ends at all of these. In some loops no round needs the result of another (experts, heads, samples), so all rounds
+    can be computed at once. There the interval starts at the dispatch of the loop's operators. It ends at everything
+    that its forward and backward take beyond their arithmetic, including the update of its tensors one by one.
 
     What helps: One operator on the whole tensor: a matmul, einsum, cumsum, torch.nn.LSTM in place of a loop over
     cells, a torch._foreach operator over parameters. For modules called one by one, such as experts, torch.bmm over
@@ -244,9 +244,10 @@ def overhead_bound(step: StepSummary, categories: tuple[CategoryUse, ...], case:
     autograd and (on CUDA) the launches take the time. Such a step takes as long with a larger batch or a faster
     device.
 
-    How we know: The breakdown's overhead category. On a CPU: the time of the training thread around and between
-    small operators. On an accelerator: its idle time while the CPU is dispatching. The evidence names the operators
-    and modules that the CPU dispatched in the largest gaps.
+    How we know: The savings are the breakdown's overhead category. On a CPU this is the time of the training thread
+    around and between small operators. On an accelerator it is the device's idle time while the CPU is dispatching;
+    the evidence names the operators and modules that the CPU dispatched in the largest gaps. The rule fires from a
+    fifth of the step on, and from a tenth if a replay of the trace shows that the CPU decides how long the step is.
 
     What helps: torch.compile; on CUDA its mode "reduce-overhead" (graphs); a larger batch, which carries more work
     per dispatch; fused optimizers; fewer, larger operators. If graphs are launched already, the operators outside
@@ -386,10 +387,10 @@ def host_sync(step: StepSummary, categories: tuple[CategoryUse, ...], case: Case
     What it means: A value is read from the device (item, cpu, tolist, nonzero, a boolean mask, a print): the CPU
     waits until the queue is empty, and the device idles until the next operators arrive.
 
-    How we know: The cost is not the duration of the call, but the device's idle time from when its queue is empty
-    to the next launch. A trace has that for each gap, with the operator that blocked the thread. The calls on
-    device tensors are recorded with their lines in a few steps. Without a trace, the breakdown's sync category is
-    the upper bound of all of them together.
+    How we know: The savings are the device's idle time from when its queue is empty to the next launch, not the
+    duration of the call. A trace has that for each gap, with the operator that blocked the CPU's thread. Without a
+    trace, the breakdown's sync category is the upper bound for all such calls together. In a few steps, calls that
+    read from device tensors are recorded with their lines; the finding's line is one of these.
 
     What helps: Read values every n-th step. Keep running sums on the device (loss.detach()). Use where and masks of
     fixed size in place of nonzero and boolean indexing. Copy with non_blocking=True from pinned memory.
@@ -454,10 +455,10 @@ def recompilation(step: StepSummary, case: Case) -> Finding | None:
     gradients), so the function is traced and compiled again. After eight compilations torch.compile gives up, and
     the function runs uncompiled.
 
-    How we know: TorchDynamo records each compilation with its time and the guard that failed. Those after the
-    warm-up count, divided by the steps of the run. They fall between steps, or inside steps that statistics
-    exclude. A bare trace shows the parts of a compilation as annotations: there the breakdown's compile category
-    can be saved.
+    How we know: TorchDynamo records each compilation with its time and the guard that failed. The savings are the
+    time of the compilations after the warm-up, divided by the steps after it. The measured step does not contain that
+    time: compilations fall between steps, or inside steps that statistics exclude. In a bare trace, the parts of a
+    compilation are annotations. There the savings are the breakdown's compile category.
 
     What helps: Pad or bucket to a few shapes. Use torch._dynamo.mark_dynamic or dynamic=True for a dimension that
     varies. Keep Python numbers that change (step counters, schedules) out of compiled code, or make them tensors.
@@ -547,8 +548,9 @@ def graph_break(compiler: CompilerUse) -> Finding | None:
     it. Nothing is fused across the break, results go through memory, and each piece has guards and a launch of its
     own.
 
-    How we know: TorchDynamo records each break with its line and its reason, which steptime reads while the job
-    runs. A trace needs compile logs, written on request (TORCH_TRACE). Breaks in torch's own code are excluded.
+    How we know: TorchDynamo records each break with its line and its reason, and steptime reads that while the job
+    runs. A trace has no breaks; there the rule needs compile logs, which TORCH_TRACE writes on request. Breaks in
+    torch's own code are excluded.
 
     What helps: Follow the compiler's hint: keep `.item()`, `print` and branches on values of tensors out of the
     model; use torch.where or torch.cond for such a branch. `fullgraph=True` makes a break an error, so that none
@@ -575,8 +577,9 @@ def recompile_limit(compiler: CompilerUse, compilations: tuple[CompilationUse, .
     What it means: After torch._dynamo.config.recompile_limit compilations of one function (8 by default)
     torch.compile gives up. Calls that fit none of the compiled versions then run uncompiled, without a warning.
 
-    How we know: TorchDynamo records why each compilation failed, and which guard made it necessary. steptime reads
-    that while the job runs; a trace needs compile logs, written on request (TORCH_TRACE).
+    How we know: TorchDynamo records each compilation with the guard that made it necessary, and each function that
+    reached the limit. steptime reads that while the job runs. A trace does not have it; there the rule needs compile
+    logs, which TORCH_TRACE writes on request.
 
     What helps: Keep constant what the guards name: pad or bucket sizes, use torch._dynamo.mark_dynamic or
     dynamic=True, make changing Python numbers tensors. Raise the limit only if few versions are really needed.
@@ -606,9 +609,10 @@ def tiny_kernels(step: StepSummary, kernels: tuple[KernelUse, ...], case: Case) 
     works for a moment and drains it again. Starting and ending costs more than the work, and no larger device makes
     it faster.
 
-    How we know: Kernels that take less than ten microseconds on average are added up. The savings are the time that
-    an empty kernel takes, for as many kernels as fusing usually removes. The rule is silent if the CPU cannot
-    launch them fast enough anyway, which is ST302.
+    How we know: Kernels that take less than ten microseconds on average are added up. The rule fires from a hundred
+    such kernels per step on. The cost of each is the time that an empty kernel takes. The savings are that cost for
+    60 % of the kernels, as many as fusing usually removes; the interval starts at 30 %. The rule is silent if the CPU
+    cannot launch the kernels fast enough anyway: then ST302 fires.
 
     What helps: torch.compile, which fuses neighbours; foreach and fused optimizers; one batched operator for a loop
     over small ones; a larger batch, which makes kernels longer but not more.
@@ -648,8 +652,9 @@ def allocator_stalls(step: StepSummary, allocations: tuple[AllocationUse, ...]) 
     memory that is nearly full (torch frees everything and tries again), or a call of empty_cache(). Freeing waits
     for the device to finish.
 
-    How we know: The calls are in the trace, with the time that the CPU spent in them. The savings are the time that the
-    device idled meanwhile, not the duration of the calls; each category of it is a finding of its own.
+    How we know: The trace has the calls of the driver's allocator, with the time that the CPU spent in them. The
+    savings are the time that the device idled during the calls, not their duration. If this idle time belongs to
+    several categories of the breakdown, each is a finding of its own.
 
     What helps: Take torch.cuda.empty_cache() out of the loop; PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True against
     fragmentation; a few shapes instead of many (padding, bucketing); less memory, so that no retry is needed.

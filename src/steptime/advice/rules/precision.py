@@ -60,9 +60,11 @@ def tensor_cores_unused(step: StepSummary, machine: MachineUse, kernels: tuple[K
     What it means: The device has units that multiply matrices eight to sixteen times as fast as its ordinary ones,
     but they need dtypes other than float32. Matmuls in float32 leave them idle.
 
-    How we know: Kernels of matmuls and convolutions with float32 arguments count if their names are those of
-    kernels without Tensor Cores; other names do not count. The prediction scales the kernels' time by the ratio of
-    the two peaks, but never below the time to move their bytes.
+    How we know: The trace has the kernels of matmuls and convolutions with their arguments. A kernel counts if its
+    arguments are float32 and its name is one of a kernel without Tensor Cores; kernels with unknown names do not
+    count. The prediction scales the kernel's time by the ratio of the device's matmul rates, in float32 and in the
+    advised dtype, but never below the time to move its bytes. The savings are the difference; the interval starts at
+    40 % of it.
 
     What helps: torch.set_float32_matmul_precision("high") lets float32 matmuls use TF32 where the device has it
     (convolutions do so by default). torch.autocast with bfloat16 also halves the memory traffic. float16 needs a
@@ -110,11 +112,12 @@ def single_precision(step: StepSummary, machine: MachineUse, kernels: tuple[Kern
     What it means: The Tensor Cores compute float32 matmuls as TF32, at half of their rate for bfloat16, and each
     activation in memory is twice as large as it needs to be.
 
-    How we know: Kernels of matmuls and convolutions with float32 arguments that use the Tensor Cores count. So do
-    memory-bound operators after them (batch norms, activations, pooling), and after convolutions also latency-bound
-    ones. The upper end of the savings assumes that bfloat16 reaches the machine's peaks with half of the bytes. The
-    lower end is a third of the gain from the ratio of the two rates and half of the bytes. Layer norms, softmax,
-    losses and the optimizer do not count: they stay in float32 under autocast.
+    How we know: Two kinds of kernels with float32 arguments count. The first are matmuls and convolutions that use
+    the Tensor Cores. The second are memory-bound operators that follow them (batch norms, activations, pooling);
+    after convolutions, latency-bound ones count, too. The upper end of the savings assumes that these kernels reach
+    the machine's bfloat16 peak with half of the bytes. The lower end is a third of the gain that the ratio of the two
+    rates and half of the bytes give. Layer norms, softmax, losses and the optimizer do not count, because they stay
+    in float32 under autocast.
 
     What helps: torch.autocast("cuda", dtype=torch.bfloat16) around forward and loss; parameters stay in float32.
     For convolutions also channels_last, which their half-precision kernels prefer.
@@ -149,9 +152,9 @@ def loss_scaling(step: StepSummary, machine: MachineUse, scaling: ScalingUse) ->
     scaled back, and the CPU waits for the result of that check before the update. bfloat16 has the range of float32
     and needs none of this; devices from Ampere on (AMD: MI200) multiply it as fast.
 
-    How we know: The trace has the scaler's kernels, the device's idle time for their launches, and its idle time
-    after the read that the update waits for. All of that is saved. The rates of the device's Tensor Cores in both
-    dtypes are known.
+    How we know: The trace shows three times: the scaler's kernels, the device's idle time for their launches, and its
+    idle time after the read that the update waits for. The savings are their sum. The rule fires only if the device's
+    Tensor Cores are as fast in bfloat16 as in float16 (within a tenth).
 
     What helps: torch.autocast with dtype=torch.bfloat16, and backward and step without the scaler; clipping needs no
     unscale_() then.
@@ -179,9 +182,9 @@ def double_precision(step: StepSummary, categories: tuple[CategoryUse, ...], roo
     processor's vector holds half as many. A data-centre GPU has half as many units for them, other GPUs one in 32
     or 64, and no Tensor Cores. It mostly comes from NumPy, whose arrays are float64 by default.
 
-    How we know: The rule takes the dtype of the operators with most of the FLOPs, by the types in the trace. The
-    savings are half of the computing time, without operators that are bound by latency. The lower end is 30 % of
-    the operators that arithmetic or memory bounds.
+    How we know: The trace has the dtype and the FLOPs of the operators. The rule fires if float64 is the dtype with
+    most of the FLOPs. The savings are half of the computing time, without operators that are bound by latency. The
+    lower end is 30 % of the time of operators that arithmetic or memory bounds.
 
     What helps: array.astype(np.float32) or torch.from_numpy(array).float() where the data is made; no .double(), and no
     torch.set_default_dtype(torch.float64).

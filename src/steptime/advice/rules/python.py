@@ -103,13 +103,13 @@ def python_time(step: StepSummary, case: Case) -> Iterator[Finding]:
     What it means: The training thread runs Python or a library that is not torch: no operator, no kernel, no loader.
 
     How we know: The lines of the training loop are timed exactly in a few steps. A line's own Python is its time
-    outside of torch's operators, the loader and the phases of the step. On a CPU, the rest of the breakdown's
-    Python belongs to functions inside of the phases (a hook, a module's forward). Their timed lines that run no
-    operators count in full. Other lines count in the proportion in which a step with stacks saw them outside of
-    operators, and not at all without such a step. If no step was profiled, the time in operators is not known, and
-    the lines are reported to be outside of forward, backward and optimizer. If lines could not be timed, the
-    breakdown's Python represents all of them; a trace with stacks names the functions that ran while the device
-    idled.
+    outside of torch's operators, the loader and the phases of the step. The savings are that time. On a CPU, the rest
+    of the breakdown's Python is spent in functions inside of the phases (a hook, a module's forward). Their lines are
+    timed, too: a line that runs no operators counts in full. Another line counts with its share of the Python that a
+    step with stacks saw outside of operators; without such a step it does not count. If no step was profiled, the
+    time in operators is not known; the finding then reports time outside of forward, backward and optimizer. If lines
+    could not be timed, the finding is about the breakdown's Python as a whole; a trace with stacks names the
+    functions that ran while the device idled.
 
     What helps: Move it out of the loop, do it every n-th step, use whole arrays instead of single items, or move it
     to another thread or process.
@@ -319,7 +319,8 @@ def garbage_collection(step: StepSummary, garbage: GarbageUse, lines: tuple[Line
     of samples, a vocabulary, a graph of Python objects) each collection takes tens of milliseconds, at moments that
     nothing in the loop shows.
 
-    How we know: Python calls back at the start and end of each collection; those in the training thread are timed.
+    How we know: Python calls steptime at the start and the end of each collection. The savings are the time of the
+    collections in the training thread.
 
     What helps: gc.freeze() after set-up excludes the long-lived objects from every later collection. Keep data in
     arrays instead of lists of objects. Or call gc.disable(), and gc.collect() every few hundred steps. A
@@ -352,8 +353,8 @@ def logging_in_step(step: StepSummary, lines: tuple[LineUse, ...], case: Case) -
     What it means: Printing, writing to a file or sending to a tracker happens in the training thread, in every step or
     nearly so.
 
-    How we know: The lines of the loop are timed exactly; the line was seen to call print, logging, a writer, a tracker
-    or a file.
+    How we know: The lines of the loop are timed exactly in a few steps. A line counts if it was seen to call print,
+    logging, a writer, a tracker or a file. On a CPU the savings are the line's time, on a device the line's Python.
 
     What helps: Log every n-th step. Keep running sums on the device and read them only when they are logged. Let
     the handler write from a queue in another thread, and do not flush each line. Lightning's self.log does most of
@@ -393,9 +394,10 @@ def checkpoint_in_step(step: StepSummary, case: Case, segments: tuple[SegmentUse
     What it means: torch.save serialises parameters and optimizer state in the training thread and writes them to disk,
     so often that every step pays for it.
 
-    How we know: Each torch.save in the training thread is timed as a segment of its own; their total, divided by
-    the steps, can be saved. If every step saves, the time of its line in torch.save can. The line is the one of the
-    loop that makes the call. If saves become longer, steadily and by half or more, they save something that grows.
+    How we know: Each torch.save in the training thread is timed. The savings are the total, divided by the steps. If
+    every step saves, the savings are the part of the line's time that is in torch.save. The finding's line is the one
+    of the loop that makes the call. If saves become longer, steadily and by half or more, the job saves something
+    that grows, and the finding says so.
 
     What helps: Save less often. Save only what is new since the last save. Copy the state to the CPU and write it
     from another thread or process (torch.distributed.checkpoint.async_save does both). Save the optimizer's state
@@ -450,10 +452,10 @@ def metrics_in_step(step: StepSummary, lines: tuple[LineUse, ...], case: Case) -
     What it means: The loop computes accuracy, scores or running statistics of each batch in Python: element by
     element, or with a library that runs on the CPU.
 
-    How we know: The lines of the loop are timed exactly. This line called item, tolist or numpy of a tensor, a
-    metrics library, or a function named like a metric, an accuracy or a score. A line that draws from a
-    distribution reads an action, not a metric. On an accelerator only the line's Python counts here; ST303 reports
-    waits for the device.
+    How we know: The lines of the loop are timed exactly in a few steps. A line counts if it was seen to call item,
+    tolist or numpy of a tensor, a metrics library, or a function named like a metric, an accuracy or a score. A line
+    that draws from a distribution does not count: it reads an action, not a metric. On a CPU the savings are the
+    line's time. On an accelerator they are the line's Python only; ST303 reports waits for the device.
 
     What helps: Compute metrics every n-th step or at evaluation. Accumulate tensors with torch operations and read
     them once. Replace loops over elements by one comparison of whole tensors.
@@ -481,9 +483,10 @@ def list_conversion(step: StepSummary, lines: tuple[LineUse, ...], case: Case) -
     What it means: torch.tensor(list) reads every element as a Python object; given a list of NumPy arrays it does so
     too, and is some hundred times slower than a copy.
 
-    How we know: The lines of the loop are timed exactly. The line was seen to call torch.tensor and no function of
-    NumPy, and takes longer than copying an array would. The time in your own functions that the line calls does not
-    count: making the elements is not making a tensor of them.
+    How we know: The lines of the loop are timed exactly in a few steps. A line counts if it was seen to call
+    torch.tensor and no function of NumPy, and takes at least 0.2 ms each time: by then one array of some megabytes
+    would be copied. The savings are the line's time, without the time in your own functions that it calls: making the
+    elements is not making a tensor of them.
 
     What helps: torch.from_numpy(np.stack(arrays)) for a list of arrays; keep the data as one array from the start
     and index it. A mask or positions in a model's forward: make them once, in __init__, with register_buffer. If

@@ -73,10 +73,11 @@ def exposed_communication(
     waits inside its kernel for the last rank, so this time belongs to the network and to the straggler; traces of
     all ranks separate the two (ST806).
 
-    How we know: On a device, the trace has the collectives' kernels; exposed is the time in which nothing else ran.
-    If it has sizes and ranks, the bus bandwidth of each kind (as NCCL-tests define it) is compared with the
-    datasheet's link between devices of one machine. On a CPU, exposed is the time that the training thread was
-    blocked in a collective. Your own lines that call torch.distributed (a metric, a flag) are reported one by one.
+    How we know: On a device, the trace has the collectives' kernels; a kernel is exposed while nothing else runs. On
+    a CPU, a collective is exposed while the training thread is blocked in it. The savings are the exposed time. Your
+    own lines that call torch.distributed (a metric, a flag) are reported one by one, each with its part. If the trace
+    has sizes and ranks, the evidence compares each kind's bus bandwidth (as NCCL-tests define it) with the
+    datasheet's link between devices of one machine.
 
     What helps: Exchange less often (no_sync() under gradient accumulation) or less (bfloat16 gradients by a
     communication hook, sharding that fits the network). Start earlier (smaller first buckets, static_graph=True).
@@ -161,11 +162,11 @@ def straggler_rank(step: StepSummary, ranks: tuple[RankUse, ...], straggler: Str
     looks like slow communication; the rank that waits least is the straggler. If all ranks of one host are late
     together, the node is slow.
 
-    How we know: The collectives are matched across all ranks, one by one within each process group. A rank's wait
-    is the collective's duration on it, minus the duration on the last rank to arrive; so the clocks of different
-    hosts need not agree. If a rank is last because it waited for another one before, the other one is the
-    straggler. The excess is the straggler's own time beyond the median of the others'. The savings come from a
-    replay of the job's collectives, with the straggler's own times at that median.
+    How we know: The collectives are matched across all ranks, one by one within each process group. A rank's wait is
+    the collective's duration on it, minus the duration on the last rank to arrive; so the clocks of different hosts
+    need not agree. A rank may be last because it waited for another rank before: then the other one is the straggler.
+    The straggler's excess is its own time beyond the median of the other ranks' times. For the savings, steptime
+    replays the job's collectives with the straggler's own times at that median.
 
     What helps: Compare the straggler with the others: the line that is named, its input, its share of the work
     (uneven batches, an embedding table), its own host or device (thermal limits, another job).
@@ -217,9 +218,9 @@ def missing_no_sync(categories: tuple[CategoryUse, ...], gradients: GradientUse,
     What it means: The step adds up the gradients of several micro-batches, and only their sum is needed on the other
     ranks. But each backward exchanges them, so the same gradients travel once for each micro-batch.
 
-    How we know: The trace marks each forward of the model in DistributedDataParallel; after most of them, gradients
-    are all-reduced before the next forward. With no_sync(), only the last one of a step would be followed by an
-    exchange.
+    How we know: The trace marks each forward of the model in DistributedDataParallel. The rule fires if gradients are
+    all-reduced after most of these forwards, before the next one. With no_sync(), only the last forward of a step
+    would be followed by an exchange. The savings are the exposed communication of the other exchanges.
 
     What helps: Run all but the last micro-batch in model.no_sync() (Accelerate: accelerator.accumulate(model);
     Lightning: accumulate_grad_batches does it).
@@ -255,8 +256,10 @@ def small_buckets(step: StepSummary, categories: tuple[CategoryUse, ...], gradie
     What it means: Each bucket of gradients is a collective of its own. Each collective has a cost that does not
     depend on its size: a launch, and a round trip between the ranks. Many small ones pay it many times.
 
-    How we know: The all-reduces after each backward are counted, and their sizes are in the trace. The savings are
-    modelled: the exposed communication times the share of collectives that buckets of 25 MiB would avoid.
+    How we know: The all-reduces after each backward are counted, and the gradients' size is known. The rule fires
+    from eight buckets of less than 4 MiB on average on. The savings are modelled: the exposed communication times the
+    share of collectives that buckets of 25 MiB would avoid. The interval starts at 30 % of that, because the fixed
+    cost of a collective depends on the network.
 
     What helps: Leave bucket_cap_mb at its default of 25 or raise it. Too large buckets start late, so try some
     sizes.
@@ -285,8 +288,8 @@ def unused_parameter_search(step: StepSummary, gradients: GradientUse) -> Findin
     What it means: find_unused_parameters=True makes DistributedDataParallel walk the whole autograd graph on the
     CPU before each backward, and exchange which parameters were used.
 
-    How we know: The search is an operator of its own in the trace (search_unused_parameters); its time can be
-    saved.
+    How we know: In the trace, the search is an operator of its own (search_unused_parameters). The savings are its
+    time.
 
     What helps: Leave find_unused_parameters out if all parameters get gradients (torch warns if it was not needed).
     If always the same ones get none, use static_graph=True.
@@ -309,7 +312,9 @@ def rank_imbalance(step: StepSummary, ranks: tuple[RankUse, ...], straggler: Str
     work differ from step to step. Causes are batches of texts or images of different sizes, and work that depends
     on the data.
 
-    How we know: The waiting of each rank in each collective is known, and no single rank or node causes most of it.
+    How we know: The traces of all ranks show how long each rank waits in each collective. The rule fires if the ranks
+    wait for 15 % of the step or more, and no single rank or node causes most of it. The savings are the mean wait of
+    the ranks; the interval starts at half of it.
 
     What helps: Make batches cost the same on all ranks: sort by length and deal out, fill batches by tokens instead
     of samples, pad to few sizes. Exchange less often, so that differences even out: accumulate over several
@@ -337,8 +342,8 @@ def pipeline_bubble(step: StepSummary, collectives: tuple[CollectiveUse, ...]) -
     What it means: The model's layers are on several ranks, and this one waits in a receive without anything to
     compute. It waits at the start and the end of each step (the bubble), or for a slower stage.
 
-    How we know: Sends and receives between two ranks are in the trace; exposed is the time in which nothing else
-    ran.
+    How we know: The trace has sends and receives between two ranks. The savings are their exposed time, in which
+    nothing else ran on the device.
 
     What helps: More micro-batches per step: with p equal stages and m micro-batches the bubble is (p - 1) / (m + p
     - 1) of the step. Interleaved with v chunks per stage it is (p - 1) / (v m + p - 1). Zero-bubble schedules.

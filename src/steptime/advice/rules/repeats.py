@@ -76,11 +76,12 @@ def computed_again(step: StepSummary, repeats: tuple[RepeatUse, ...], case: Case
     as long.
 
     How we know: In a few steps, the results of the loop's lines and of your most expensive functions are
-    fingerprinted: each array that takes more than 20 microseconds to compute, by its bytes. A repeated result
-    counts with the time that it took. Buffers of one number, copies that are changed afterwards, and results on a
-    device do not count. If lines call each other, the innermost one with nearly all of the time is named. If two
-    lines of a function ask for the same result in a row, it is the second one. For what the loop gets from its
-    loader, it is the dataset's line that takes most.
+    fingerprinted: each array that takes more than 20 microseconds to compute, by its bytes. A result with the
+    fingerprint of an earlier one counts as repeated. The savings are the time to compute the repeated results. Arrays
+    whose elements are all one number, copies that are changed afterwards, and results on a device do not count. The
+    finding's line depends on the case. If lines call each other, it is the innermost one with nearly all of the time.
+    If two lines of a function ask for the same result in a row, it is the second one. If the result comes from the
+    loader, it is the line of the dataset that takes most of the time.
 
     What helps: Compute it once: before the loop, in __init__ (register_buffer), or per argument (functools.cache, a
     dictionary). Results per sample: once for each sample, kept or written to disk. Results that depend on the
@@ -189,15 +190,16 @@ def goes_through_all(step: StepSummary, works: tuple[WorkUse, ...]) -> Iterator[
     the program, not with the batch.
 
     How we know: In a few steps, the lines of the loop and of your most expensive functions are timed, with the
-    package and library functions that each calls directly. The function shows what the line reads as a whole: a
-    folder, an object and all that it refers to, Python's stack, a file of the same name each time. A container of a
-    thousand entries or more counts if each evaluation reads the same one as a whole, neither by an index nor by a
-    method. It must take at least three nanoseconds per entry, which an index or a small sample does not. Generated
-    rows count if nothing reads them before the next ones are bound, or if something between generator and loader
-    drops them (itertools.islice). So do items whose arrays are not in the batch that collate_fn makes. A tensor
-    from torch.load counts if its storage has at least twice its bytes: it was saved as a view. Lines of one kind
-    and function count together. Less than a tenth of the step is not reported. A worker's lines are seen in a few
-    batches, and have their share of the wait for it.
+    package and library functions that each calls directly. The called function shows what the line reads as a whole:
+    a folder, an object and all that it refers to, Python's stack, a file of the same name each time. Four other cases
+    count. A container: it has a thousand entries or more, each evaluation of the line reads the same one as a whole
+    (neither by an index nor by a method), and that takes at least three nanoseconds per entry. Generated rows:
+    nothing reads them before the next ones are bound, or something between generator and loader drops them
+    (itertools.islice). Items: their arrays are not in the batch that collate_fn makes. A tensor from torch.load: its
+    storage has at least twice its bytes, because it was saved as a view. The times of lines of one kind in one
+    function are added; the rule fires from a tenth of the step on. The savings are nine tenths of that time; the
+    interval starts at half of it. A worker's lines are seen in a few batches, and count with their share of the wait
+    for the worker.
 
     What helps: Do once what does not depend on the item: list the folder, open the file, make the array, the set or
     the dictionary. Join a list of arrays with numpy. More workers come second: they only repeat the same work in
@@ -238,8 +240,9 @@ def double_precision_items(step: StepSummary, works: tuple[WorkUse, ...]) -> Fin
     float32 again.
 
     How we know: In a few steps the results of your most expensive functions are examined, also in workers of the
-    loader. Lines that return arrays of more than a thousand numbers in double precision count with their own time,
-    if other lines return single precision. Single precision usually saves half of that time.
+    loader. A line counts if it returns arrays of more than a thousand numbers in double precision, while other lines
+    return single precision. Its own time is added up. Single precision usually saves half of that time; the interval
+    is a tenth to nine tenths.
 
     What helps: Make the constants float32 (dtype=np.float32), draw by torch.randn or torch.rand, and compare the
     dtypes that your transforms return.
@@ -270,9 +273,10 @@ def frozen_forward(step: StepSummary, frozen: RepeatedForward) -> Finding | None
     What it means: A reference, a teacher or a frozen encoder returns the same output for the same sample in each
     epoch, and computes it again each time.
 
-    How we know: Each forward is timed, and whether gradients were on. This model never has any, and runs in nearly
-    every step. Models whose weights changed in the run are excluded: an average of the trained one, or a target
-    network that is copied every n-th step. Samples may differ in each epoch, so the interval starts at a tenth.
+    How we know: Each forward is timed, with whether gradients were on. A model counts as frozen if it never runs with
+    gradients, and runs in nearly every step. Models whose weights changed in the run are excluded: an average of the
+    trained one, or a target network that is copied every n-th step. The savings are the time of the frozen model's
+    forward. Samples may differ in each epoch, so the interval starts at a tenth.
 
     What helps: Run it once over the dataset before training, store its output with each sample, and read that.
 
@@ -312,11 +316,11 @@ def unread_result(step: StepSummary, unread: tuple[UnreadUse, ...], case: Case) 
     reads, or takes only the first. torch's attention returns its weights unless you pass need_weights=False, and
     computes them in several passes. Without them it uses a fused kernel (on a CPU only if it drops nothing).
 
-    How we know: In a few steps, the instructions after each call of a module are read: the names that take its
-    results, and whether any path through the function loads them before they are bound again. Modules with forward
-    hooks are excluded. For attention, the savings are most of its passes over the weights. For other modules, they
-    are operators whose graph no backward reaches. On a CPU they are lines of forward that make nothing else, if
-    what they call is known to change nothing.
+    How we know: In a few steps, steptime reads the instructions after each call of a module: which names take the
+    results, and whether any path through the function loads these names before they are bound again. Modules with
+    forward hooks are excluded. For attention, the savings are most of the time of its passes over the weights. For
+    other modules, the savings are the time of operators whose graph no backward reaches. On a CPU, lines of forward
+    count instead if they make nothing but unread results, and if what they call is known to change nothing else.
 
     What helps: need_weights=False for torch.nn.MultiheadAttention; an argument of your own that omits the result,
     or `if not self.training` around a score that only the evaluation reads.
@@ -380,9 +384,10 @@ def unused_rows(step: StepSummary, picked: tuple[PickedUse, ...]) -> Iterator[Fi
     some: the masked tokens, the last position, the nodes of the batch. The others are computed in forward, and
     their gradients, which are zeros, go through backward.
 
-    How we know: In a few steps the graph of each backward is walked. A slice, an index, or labels that the loss
-    ignores show which fraction of the rows is used. The nodes before it that compute each row independently, and
-    whose result nothing else uses, have their time in the profile. The savings are the share of the other rows.
+    How we know: In a few steps steptime walks the graph of each backward. A slice, an index, or labels that the loss
+    ignores show which fraction of the rows is used. The nodes before it count if they compute each row independently
+    and nothing else uses their result; the profile has their time. The savings are the unused rows' share of that
+    time. Three quarters of it are likely, half is the lower end, because picking rows costs a copy.
 
     What helps: Pick the rows first: head(hidden[mask]) in place of head(hidden)[mask], hidden[:, -1] before the head,
     only labels that count.
@@ -432,10 +437,11 @@ def iterator_in_step(step: StepSummary, loader: LoaderUse, period: PeriodUse | N
     The sampler draws an order of the whole dataset (a permutation if it shuffles), workers start, and the rest is
     thrown away.
 
-    How we know: The making of each iterator is seen. Either several steps in a row make one, though each iterator
-    has more batches than the step reads. The savings are then the time to make it, and the time per batch beyond
-    reading and collating its items. Or one is made every few steps and reads less than half of its batches, and
-    input takes longer in just these steps. The savings are then that extra time.
+    How we know: steptime sees when an iterator of the loader is made, and how many of its batches are read. The rule
+    fires in two cases. In the first, several steps in a row make an iterator, though each has more batches than the
+    step reads. The savings are the wait for the loader, less the time to read and collate the items if there are no
+    workers. In the second, an iterator is made every few steps, less than half of its batches are read, and input
+    takes longer in just these steps. The savings are that extra time, divided among all steps.
 
     What helps: Keep one iterator and take the next batch from it: `stream = iter(loader)` before the loop,
     `next(stream)` in it, and a new one when it is used up. Or use a generator: `while True: yield from loader`.

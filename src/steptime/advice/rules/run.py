@@ -130,8 +130,8 @@ def slow_checkpoint(step: StepSummary, segments: tuple[SegmentUse, ...]) -> Find
 
     What it means: Between training steps the job writes its state to disk and waits for it.
 
-    How we know: Each torch.save between steps is a segment of its own; their total is compared with the run after the
-    warm-up.
+    How we know: Each torch.save between steps is timed. Their total is compared with the run after the warm-up; the
+    rule fires if it is 5 % or more.
 
     What helps: Save less often; write from another thread or process (torch.distributed.checkpoint.async_save); keep
     fewer optimizer states.
@@ -169,14 +169,15 @@ def rollout_share(
     What it means: In reinforcement learning the run alternates between rollouts (the model acts in an environment) and
     updates. Where the rollouts dominate, faster training steps change little.
 
-    How we know: Runs of forward calls without gradients before updates are segments of their own; their total is
-    compared with the run after the warm-up. The models' forward is timed in all of them, and the lines in one. A
-    line's text shows whether it is the environment (`.step(`, `.reset(`) or a transfer. If only the models' forward
-    takes time, the rule reports calls of the models: a check, a teacher, a generator of samples. If no line is an
-    environment, calls with far fewer rows than a training batch are reported as such (see ST901). If most of the
-    time is in lines that run neither a model nor an environment, the rule names these. Argument checks of
-    torch.distributions come first if they take a tenth of it (see ST608), then a slow way to a result at the line
-    that takes most (see ST421).
+    How we know: A rollout is a series of forward calls without gradients before an update. The rollouts' total time
+    is compared with the run after the warm-up; the rule fires from a fifth on. The models' forward is timed in all
+    rollouts, and the lines in one. A line's text shows whether it is the environment (`.step(`, `.reset(`) or a
+    transfer. The finding is about the first of these cases that holds. Only the models' forward takes time: calls of
+    the models (a check, a teacher, a generator of samples). Argument checks of torch.distributions take a tenth of
+    the rollouts: these checks (see ST608). The line with most of the time is a slow way to a result: that line (see
+    ST421). Most of the time is in lines that run neither a model nor an environment: these lines. No line is an
+    environment, and calls have far fewer rows than a training batch: the small calls (see ST901). In all other cases
+    the finding is about the rollouts as a whole.
 
     What helps: If the models take the time, vectorised environments with one batched forward for all. If the
     environment does, a cheaper step of it, or environments in processes of their own. inference_mode while acting.
@@ -273,16 +274,17 @@ def steps_changed(
     becomes slower all the time: hooks that are registered again in each epoch, a list that is searched, a graph
     that is kept.
 
-    How we know: Pettitt's rank test finds the step from which on steps are longer. All thirds before it must be
-    faster than the middle, all thirds after it slower. The change must be sudden, and most of it in one phase: if
-    all phases grow alike, the machine became slower. Gradual growth means that each fifth of the run is slower than
-    the one before, mainly in one phase, by three tenths in total. If steps become slower while the job runs, its
-    lines are timed once more, and the rule names the line that grew. For the backward pass it names the line by
-    which the graph of one step reaches the next. The search for leaks finds that line; else it is the only variable
-    that the line with the forward pass both reads and binds. Lists, dictionaries, sets and deques of the job's
-    variables and attributes, and the hooks of modules, are measured at three steps. The rule names one that grows
-    each time, and the line that extends it or registers the hooks. Without such a line, if other processes used the
-    CPU meanwhile, the finding is a note: they may be what changed.
+    How we know: There are two kinds of change. A sudden change: Pettitt's rank test finds the step from which on
+    steps are longer. All thirds of the run before it must be faster than the middle, all thirds after it slower. Most
+    of the change must be in one phase; if all phases grow alike, the machine became slower. Gradual growth: each
+    fifth of the run is slower than the one before, mainly in one phase, by three tenths in total. If steps become
+    slower while the job runs, its lines are timed once more, and the finding names the line that grew. For the
+    backward pass, it names the line by which the graph of one step reaches the next. The search for leaks finds that
+    line; else it is the line with the forward pass, if exactly one variable is both read and bound there. The hooks
+    of modules, and the lists, dictionaries, sets and deques of the job's variables and attributes, are measured at
+    three steps. The finding names one that grows each time, and the line that extends it or registers the hooks. If
+    no line is known and other processes used the CPU meanwhile, the finding is a note, because they may be what
+    changed.
 
     What helps: Find out what the job does differently from that step on.
 
@@ -365,12 +367,13 @@ def periodic_steps(step: StepSummary, period: PeriodUse, loader: LoaderUse | Non
     What it means: Something runs every so many steps in the training thread: histograms, images for a tracker, a
     running evaluation, an update of a second network.
 
-    How we know: Of the steps that are far longer than usual, three in four are k steps apart, and three in four
-    steps k apart are slow. Their extra time is divided among all steps. If lines were timed in slow steps and in
-    others, the line with most of the extra time is named, and the savings are its part. The operators are those of
-    profiled slow steps. Without such times, the line is the only one of the loop that takes a count modulo
-    something, else the only one that calls anything but torch. Slow steps may grow, for example if each saves
-    everything that was stored so far.
+    How we know: Steps that are far longer than usual are examined. The rule fires if three in four of them are k
+    steps apart, and three in four of the steps k apart are slow. Their extra time is divided among all steps. If
+    lines were timed in slow steps and in others, the finding names the line with most of the extra time, and the
+    savings are the line's part. Without such times, the line is the only one of the loop that takes a count modulo
+    something, else the only one that calls anything but torch. The operators in the finding are those of profiled
+    slow steps. If the slow steps become longer, the finding says so: the job may save everything that it has stored
+    so far.
 
     What helps: Do it less often, on a part of the data, or in another thread or process. If it grows, handle only
     the new part.
@@ -433,15 +436,16 @@ def outlier_steps(
     What it means: A mean over the usual steps and these few describes neither. So the step, its categories and the
     findings are those of the usual steps, and this finding reports the few.
 
-    How we know: An outlier is at least ten interquartile ranges above the upper quartile and twice the median, if
-    no more than a quarter of the steps are such. Its cause is the phase (in a trace the category) with most extra
-    time over the other steps. Steps that are long because of a garbage collection, or because it is their turn
-    (ST905), stay in the mean. So do steps that wait for input, if they are more than one in fifty: late batches are
-    then normal for the job. If a long model phase made the wait shorter, the step as a whole is no longer: the mean
-    excludes it, and it is not reported. Steps with an evaluation or a checkpoint count without that time. If
-    outliers have many backward passes, the line that starts these is named (see ST510). Else it is the line with
-    most of the time, if one of them was timed by line. If outliers become longer, steadily and by half or more,
-    they process something that grows.
+    How we know: An outlier takes at least ten interquartile ranges above the upper quartile, and twice the median.
+    The rule fires if no more than a quarter of the steps are outliers. The cause is the phase (in a trace the
+    category) with most extra time over the other steps. Three kinds of long steps are no outliers and stay in the
+    mean: steps with a garbage collection; every k-th step (ST905); and steps that wait for input, if they are more
+    than one in fifty, because late batches are then normal for the job. A long model phase may have shortened the
+    wait for input, so that the step as a whole is no longer than others: the mean excludes this step, and it is not
+    reported. An evaluation or a checkpoint in a step is not counted as its time. If outliers have many backward
+    passes, the finding names the line that starts these (see ST510). Else it names the line with most of the time, if
+    an outlier was timed by line. If outliers become longer, steadily and by half or more, they process something that
+    grows.
 
     What helps: Look at what else the job does in these steps (a checkpoint, a log, a first batch of another shape).
     Look at what else ran on the machine then: if others used its CPUs, measure again.
@@ -478,10 +482,11 @@ def caught_steps(caught: CaughtUse) -> Finding | None:
     What it means: You asked for certain steps (steptime run --catch): longer than n times the usual one, longer
     than a given time, or every n-th. The finding shows where the training thread was in them.
 
-    How we know: From the limit on, a thread of steptime's samples the training thread's frames every five
-    milliseconds; every n-th step is sampled from its start. Shares are of that time, by your lines. Steps in which
-    steptime itself profiles are excluded. At most a hundred steps are sampled. After three at equal distances the
-    next ones are known in advance: up to three are profiled, the same on every rank.
+    How we know: When a step passes the limit, a thread of steptime's starts to sample the training thread's frames
+    every five milliseconds. Every n-th step is sampled from its start. Shares are of the sampled time, by your lines.
+    Steps in which steptime itself profiles are excluded, and at most a hundred steps are sampled. If three slow steps
+    come at equal distances, steptime knows the next ones in advance and profiles up to three of them, the same on
+    every rank.
 
     What helps: A line with most of the time shows what the step did: a checkpoint, an evaluation, a log, a wait for
     a batch or for another rank. Steps at equal distances have a cause in the job; others often one outside.
@@ -604,9 +609,10 @@ def large_part(step: StepSummary, case: Case) -> Iterator[Finding]:
     What it means: steptime knows nothing that makes this part faster, or the part is needed. It is named anyway,
     with its place, because it takes at least a tenth of each step.
 
-    How we know: Lines of the loop outside of the model, and operators, are compared with a tenth of the step. Those
-    that a finding names by line, function or operator are excluded. So is each category in which a tenth of the
-    step could be saved, if findings claim less than four fifths of that.
+    How we know: Lines of the loop outside of the model, and operators, are reported if they take at least a tenth of
+    the step, unless a finding names the line, its function or the operator. A category of the breakdown is reported,
+    too, if a tenth of the step could be saved in it that no finding claims, and findings claim less than four fifths
+    of all that could be saved.
 
     What helps: Ask what the line is for, and whether each step needs it.
 

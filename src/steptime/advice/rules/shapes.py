@@ -42,10 +42,11 @@ def few_tiles(step: StepSummary, kernels: tuple[KernelUse, ...], second_order: b
     multiprocessors, the other multiprocessors idle. With a few tiles more, the last ones run almost alone (wave
     quantisation). FLOP/s then depend on the sizes and not on the device.
 
-    How we know: The number of blocks is compared with the device's number of multiprocessors. It is the kernel's
-    grid. For kernels that fill any device with blocks (cuBLAS's nvjet), it comes from the tile in the kernel's name
-    and the operator's shapes. The savings are what full waves would save, down to the roofline; the interval starts
-    at the savings of tiles of half the size.
+    How we know: The number of tiles is the number of blocks in the kernel's grid. Some kernels fill any device with
+    blocks (cuBLAS's nvjet); their number of tiles comes from the tile in the kernel's name and the operator's shapes.
+    The number is compared with the device's multiprocessors; the rule fires if less than three quarters of them have
+    work on average. The savings are the time that full waves would save, down to the roofline. The interval starts at
+    the savings of tiles of half the size.
 
     What helps: More rows in one matmul (a larger batch, sequences packed together, several matmuls of one input as
     one); sizes that give full waves; kernels that split the sum (torch.compile with mode="max-autotune" tries
@@ -82,9 +83,10 @@ def padded_heads(step: StepSummary, kernels: tuple[KernelUse, ...], case: Case) 
     What it means: Fused attention has kernels for a few head dimensions. A head in between is computed as the next
     larger one, padded with zeros: 80 as 96, 192 as 256 on AMD's devices.
 
-    How we know: The head dimension in the operator's shapes is compared with the one in the kernel's name (NVIDIA's
-    flash attention), or with the next one in the library (AOTriton: powers of two). Attention's matmuls are saved
-    in the proportion of the two; the interval starts at that part of their arithmetic at the device's peak.
+    How we know: The head dimension in the operator's shapes is compared with the one that the kernel computes with.
+    That is in the kernel's name (NVIDIA's flash attention), or it is the next one that the library has (AOTriton:
+    powers of two). The savings are the padded part of the kernel's time. The interval starts at the same part of the
+    shortest time at the device's peaks.
 
     What helps: Another number of heads for the same width: heads of 64 or 128.
 
@@ -123,9 +125,10 @@ def written_out_norm(
     writes the whole tensor, and twice as many in backward. The ready-made operator reads it once and writes it
     once.
 
-    How we know: Kernels in a row: a mean (or variance) over the last dimension, a root of its result, a product
-    with the tensor; and the kernels of their backward. The savings are the time above one pass forward (two
-    tensors) and one backward (three), at the bandwidth that a good kernel reaches on the device.
+    How we know: The trace has kernels in a row: a mean (or variance) over the last dimension, a root of its result, a
+    product with the tensor; and the kernels of their backward. A ready-made norm needs one pass forward (two tensors)
+    and one backward (three), at the bandwidth that a good kernel reaches on the device. The savings are the kernels'
+    time above that.
 
     What helps: torch.nn.functional.layer_norm, and rms_norm from torch 2.4 on; or torch.compile, which fuses the
     kernels.
@@ -167,8 +170,8 @@ def room_for_batch(
     memory is free, more samples cost little more time. (If the device waits for launches, ST302 fires with the same
     advice.)
 
-    How we know: The part of compute that the roofline finds bound by latency, and the peak of the device's memory
-    compared with its size.
+    How we know: The roofline shows which kernels are bound by latency. The rule fires if these take 30 % of the step
+    or more, and the peak of the device's memory leaves room for a larger batch.
 
     What helps: A larger batch, with a learning rate that fits it; `steptime diagnose` of recordings at several
     sizes shows where the gain ends.
@@ -251,8 +254,9 @@ def slow_way(step: StepSummary, operators: tuple[OperatorUse, ...], case: Case) 
     a general way that fits any index; index_select is faster for a single index of integers. Convolutions that
     oneDNN does not support (another dtype, or switched off) are unfolded into matrices first.
 
-    How we know: The profile has the operator's name. The faster operator was measured against it in several sizes
-    on two CPUs; the interval is as wide as these differ.
+    How we know: The profile has the operator's name and time. The savings are a fraction of that time. The faster
+    operator was measured against it in several sizes on two CPUs; the interval is as wide as these measurements
+    differ.
 
     What helps: The operator that the finding names. Results are the same except for rounding.
 
@@ -300,9 +304,10 @@ def one_hot_product(
     What it means: A one-hot vector (zeros with a single one) times a matrix is a row of the matrix. The matmul
     multiplies and adds all the zeros, and the vectors are written and read, too.
 
-    How we know: In a few steps, results of lines are examined: tensors in main memory whose rows have 32 numbers or
-    more and a single one each, in eight sampled rows. Matmuls in the same function count, forward and backward, as
-    many as there are such results; so does the code that makes the vectors.
+    How we know: In a few steps, the results of lines are examined: tensors in main memory whose rows have 32 numbers
+    or more, with a single one each in eight sampled rows. Matmuls in the same function count, forward and backward:
+    as many as there are such results. The time of the code that makes the vectors is added. The savings are nine
+    tenths of the sum; the interval starts at 40 %.
 
     What helps: torch.nn.functional.embedding(index, table), or table[index]; for a sum of rows embedding_bag. As the
     input of a linear layer: an embedding of its transposed weight.

@@ -61,8 +61,8 @@ def detect_anomaly(step: StepSummary, settings: SettingsUse) -> Finding | None:
     What it means: torch.autograd.set_detect_anomaly(True) records a Python traceback for every forward operator and
     checks every gradient for NaN. It is meant for finding one fault, not for training.
 
-    How we know: The switch is read while backward runs. Its cost is estimated from measured slow-downs of other
-    models, so the interval is wide.
+    How we know: steptime reads the switch while backward runs. The savings are estimated from slow-downs that were
+    measured on other models, so the interval is wide.
 
     What helps: Switch it off, and on again only when a NaN appears; torch.autograd.detect_anomaly() as a context
     manager around the suspicious steps is enough.
@@ -84,8 +84,8 @@ def profiler_left_on(step: StepSummary, settings: SettingsUse) -> Finding | None
     What it means: The script runs torch.profiler (or autograd.profiler) around its training without a schedule that
     ends it. Each operator is recorded, and memory grows until the recording is written.
 
-    How we know: A profiler that is not ours is active while backward runs, in most of the steps. The cost is estimated
-    from measured slow-downs of other models.
+    How we know: steptime sees that a profiler of the job's own is active while backward runs, in most of the steps.
+    The savings are estimated from slow-downs that were measured on other models.
 
     What helps: Take it out, or give it a schedule (wait, warmup, active, repeat=1) so that it stops after a few steps.
 
@@ -106,8 +106,8 @@ def deterministic_left_on(step: StepSummary, settings: SettingsUse, case: Case) 
     What it means: torch.use_deterministic_algorithms(True) makes scatters, index writes and some convolutions use
     slower algorithms, and fills every new tensor (torch.utils.deterministic.fill_uninitialized_memory).
 
-    How we know: The switch is read while backward runs. Where a profile exists, the time of the operators that it
-    changes is the upper bound of what can be saved; without one this is only a note.
+    How we know: steptime reads the switch while backward runs. The upper bound of the savings is the profiled time of
+    the operators that the switch slows. Without a profile this is only a note.
 
     What helps: Switch it off when the run need not repeat bit by bit; or keep it and set
     torch.utils.deterministic.fill_uninitialized_memory = False.
@@ -145,8 +145,9 @@ def overflow_skipped(step: StepSummary) -> Finding | None:
     first steps that is how it finds its scale. Later, each skipped update is a step that was computed for nothing;
     many of them mean that gradients overflow at any scale.
 
-    How we know: A scaler's step without an optimizer's step inside of it was skipped; the first 24 do not count.
-    Fused optimizers are called in any case and decide on the device: theirs are not seen.
+    How we know: An update was skipped if the scaler's step had no optimizer's step inside of it. The first 24 updates
+    do not count. The rule fires if at least two updates, and 2 % of them, were skipped. The savings are that share of
+    the step. Skips of fused optimizers are not seen: torch calls these in any case, and they decide on the device.
 
     What helps: Train in bfloat16, which needs no scaler, where the device has it. Otherwise steptime nan names the
     operator that overflows; keep it out of autocast (torch.autocast(…, enabled=False)), or clip what goes in.
@@ -168,10 +169,10 @@ def exploding_gradient(step: StepSummary) -> Finding | None:
     What it means: The norm of the gradients is at least a hundred times as large as before, or no longer finite.
     Steps take no longer, but what they compute is useless: the loss is nan, or will be soon.
 
-    How we know: In some steps, for 0.02 % of the time, the norm of the gradients of an update is computed at the
-    end of the step. At most a million elements are read, the smallest parameters first, which are in all layers.
-    The median of the first third of the samples is compared with that of the last. Parameters on a device are not
-    read, because that would wait for it; steptime nan reads them, in a run of its own.
+    How we know: In some steps, the norm of the gradients is computed at the end of the step; that takes 0.02 % of the
+    time. At most a million elements are read, those of the smallest parameters first, which are in all layers. The
+    median of the first third of these norms is compared with the median of the last third. Parameters on a device are
+    not read, because that would wait for the device; steptime nan reads them, in a run of its own.
 
     What helps: torch.nn.utils.clip_grad_norm_ before the update; a lower learning rate, or one with a warm-up;
     check the sign of the loss. steptime nan names the step, the operator and the line of the first value that was
@@ -211,8 +212,9 @@ def debug_switch(step: StepSummary, settings: SettingsUse) -> Finding | None:
     matmul. PYTHONDEVMODE=1 and PYTHONMALLOC=debug check the interpreter; NCCL_P2P_DISABLE=1 sends data between
     devices through the CPU. Such lines stay in scripts long after the fault is found.
 
-    How we know: The variables are read at the first steps. The rule names those with an effect: CUDA's in a job on
-    a device, NCCL's if it is the backend. The cost depends on the job, so this is a note; steptime try measures it.
+    How we know: steptime reads the environment at the first steps. The finding names the variables that have an
+    effect here: CUDA's in a job on a device, NCCL's if NCCL is the backend. The cost depends on the job, so this is a
+    note; steptime try measures it.
 
     What helps: Remove the variable from the script, the launcher or the container. One that the script sets through
     os.environ must be removed there.
@@ -264,10 +266,10 @@ def tracer_left_on(
     (sys.setprofile: cProfile), or at every block of its memory (tracemalloc). All Python in the step is slowed: the
     job's, the modules' and the optimizer's. Other findings then blame what the tool makes slow.
 
-    How we know: Python is asked before an early step which tool it calls in the training thread. The cost is estimated
-    from measured slow-downs of other models, as a fraction of the step's Python and overhead, and of its input where no
-    DataLoader makes it. Debuggers and coverage tools that use sys.monitoring (Python 3.12 and later) are not reported:
-    they are called at few lines.
+    How we know: Before an early step, steptime asks Python which tool it calls in the training thread. The savings
+    are a fraction of the step's Python and overhead, and of its input if no DataLoader makes it. The fraction is
+    estimated from slow-downs that were measured on other models. Debuggers and coverage tools that use sys.monitoring
+    (Python 3.12 and later) are not reported, because Python calls them at few lines.
 
     What helps: Start the job without the tool ("Run" in place of "Debug", no python -m cProfile), or switch it off
     after a few steps.
@@ -305,10 +307,10 @@ def argument_checks(
     What it means: Each new distribution, and each log_prob, first checks that all values are valid, and reads the
     outcome. That is a few small operators, and on a device a wait for it.
 
-    How we know: Reads of a truth value at lines that call torch.distributions are counted in the first steps: one
-    for each check. A check of small tensors took 18 to 40 times as long as a small operator (EPYC, torch 2.13). The
-    savings assume twenty times this machine's measured dispatch, or of a microsecond if that is not known. Checks
-    between steps, while the job collects experience, are in ST903.
+    How we know: In the first steps, reads of a truth value at lines that call torch.distributions are counted: each
+    check makes one. A check of small tensors took 18 to 40 times as long as a small operator (EPYC, torch 2.13). The
+    savings are the number of checks times twenty dispatches of this machine; if a dispatch was not measured, it
+    counts as a microsecond. Checks between steps, while the job collects experience, are reported by ST903.
 
     What helps: Distribution.set_default_validate_args(False), or validate_args=False.
 
