@@ -27,7 +27,7 @@ def test_augmentation_says_what_the_device_would_take_off_the_loader() -> None:
     for rule in (input_wait, too_few_workers):
         (found,) = rule(case_on("cuda"))
         (evidence,) = found.evidence
-        assert evidence.startswith("Augmentation at train.py:24 takes 12 ms per step (30 %): ")
+        assert evidence.startswith("Augmentation at train.py:24 takes 12 ms per step (30 %). ")
         assert "torchvision.transforms.v2, kornia" in evidence
 
 

@@ -124,7 +124,7 @@ def test_what_does_not_fit_into_memory_is_advised_to_be_kept_on_the_disk() -> No
     assert option is not None
     assert option.changes == ()
     assert isinstance(option.edit, Snippet)
-    assert "on the disk" in option.advice
+    assert "on disk" in option.advice
     assert "18.6 GiB" in option.advice
 
 

@@ -697,7 +697,7 @@ def indexing_in_loop(step: StepSummary, operators: tuple[OperatorUse, ...], case
 
     How we know: The rule works for jobs on a CPU, where operators are timed one by one. With n derivatives of slices
     in backward, n - 1 fills with zeros and n - 1 additions belong to them. Their share of the operators in backward is
-    applied to the measured backward, less one pass, which is needed anyway. The interval begins without the fills and
+    applied to the measured backward, less one pass, which is needed anyway. The interval starts without the fills and
     ends with all of them, because writing to new memory may take far longer in the profiled steps than in the others.
     Slices that torch's own recurrent layers take (of a packed batch) are not counted.
 
