@@ -141,12 +141,13 @@ Timed = TypeVar("Timed", bound=_ToolRecord)
 
 
 def is_of_rocprof(path: Path) -> bool:
-    """True if a file starts like such a document."""
+    """True if a file starts like a JSON document of rocprofv3."""
     return FIRST_START.match(first_bytes(path, START)) is not None
 
 
 def processes_in(path: Path, max_size: int) -> tuple[int, ...]:
-    """Numbers of the processes, in order. Raises TraceError (trace-unreadable, trace-empty, trace-too-large)."""
+    """Numbers of the processes in a document of rocprofv3, in order. Raises TraceError (trace-unreadable, trace-empty,
+    trace-too-large)."""
     found = range(len(_decoded(path, max_size, _Count).processes))
     if not found:
         raise TraceError("trace-empty", f"{path} contains no event of any process.")
@@ -154,7 +155,8 @@ def processes_in(path: Path, max_size: int) -> tuple[int, ...]:
 
 
 def read_rocprof(path: Path, process: int, *, max_size: int) -> Trace:
-    """Trace of one process, by its number in `processes_in`. Raises TraceError."""
+    """Trace of one process in a document of rocprofv3. process: number of it, as `processes_in` returns it. Raises
+    TraceError."""
     return _ProcessColumns(_decoded(path, max_size, _Document).processes[process]).trace(path)
 
 
