@@ -111,8 +111,8 @@ OUTLIERS = "outlier-steps"
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Bottleneck of the step, with a sentence on it and how sure that is. share: fraction of the step. decides: as
-    `ReplayUse.decides`."""
+    """Bottleneck of the step, with a sentence on it and how sure that is. share: fraction of the step. decides: as in
+    `ReplayUse`."""
 
     bottleneck: str
     """Name of a category, "balanced", or "unknown" without a breakdown."""

@@ -41,15 +41,13 @@ class OtherWork:
 
     @property
     def sentence(self) -> str:
-        """Sentence on the work between the steps, and on what it means for the gain of the run; "" without such
-        work."""
+        """Sentence on the work between the steps and its effect on the gain of the run; "" without such work."""
         often = f"every {self.every:.0f} steps" if self.every >= 1.5 else "every step"
         assumed = f"A gain of the run assumes {self.name} as often and, unless timed otherwise, as long as before"
         return f"{self.part}, as recorded: {self.name} come {often}. {assumed}." if self.share else ""
 
     def of_run(self, speed: Estimate, other: Estimate = UNCHANGED) -> Estimate:
-        """Speed-up of the whole run, from the speed-up of the step. other: speed-up of the other work. All have unit
-        "1"."""
+        """Speed-up of the whole run from that of the step and, by `other`, of the other work; all in unit "1"."""
 
         def whole(step: float, rest: float) -> float:
             return 1 / ((1 - self.share) / step + self.share / rest) if step > 0 and rest > 0 else 0.0
