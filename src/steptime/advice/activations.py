@@ -73,8 +73,7 @@ def activation_of(formula: str) -> Activation | None:
 
 
 def activation_in(line: str) -> Activation | None:
-    """First activation function that a line of Python computes, as a statement or in an expression; None without
-    one."""
+    """First activation that a line of Python computes, as a statement or in an expression; None without one."""
     if len(line) > LONGEST:
         return None
     tree = tree_of(line.strip())

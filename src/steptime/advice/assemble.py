@@ -256,7 +256,7 @@ def _settings(process: Process, layout: Layout, usual: Int64, trainers: int) -> 
 def of_another_training(layout: Layout, usual: Int64, seen: Bool) -> bool:
     """True if the job trains a second model in a loop of its own: most of the usual steps' time is in steps whose
     optimizers updated nothing in the seen steps. What was seen of the first loop says nothing about it. seen: mask of
-    steps."""
+    the seen steps."""
     steps, updates = layout.timeline.steps, layout.records.of(*UPDATES)
     step = step_at(np.stack([steps.start, steps.end], axis=1), updates.start)
     step, identity = step[step != UNKNOWN], updates.identity[step != UNKNOWN]

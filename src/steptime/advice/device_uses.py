@@ -157,8 +157,8 @@ class WrittenNormUse:
 
 @dataclass(frozen=True, slots=True)
 class ScalingUse:
-    """Cost of a gradient scaler, ns per step. kernels: time of the kernels that check and unscale gradients; launching:
-    device-idle time while the CPU launches them; waiting: device-idle time after the scaler has read whether a gradient
+    """Cost of a gradient scaler, ns per step. kernels: kernels that check and unscale gradients; launching: device-idle
+    time while the CPU launches them; waiting: device-idle time after the scaler has read whether a gradient
     overflowed."""
 
     kernels: Estimate

@@ -151,8 +151,7 @@ class CompilationUse:
 @dataclass(frozen=True, slots=True)
 class CompiledKernelUse:
     """Kernel that torch.compile generated. duration: ns per step. lines: user's lines that it computes, in file order.
-    operators: ATen operators fused into it. code: its source in Triton or C++, only for the longest kernels, else
-    ""."""
+    operators: ATen operators fused into it. code: Triton or C++ source, only for the longest kernels, else ""."""
 
     name: str
     duration: float
@@ -175,8 +174,8 @@ class CompilerUse:
 
 @dataclass(frozen=True, slots=True)
 class SiteUse:
-    """Call that can make the CPU wait for the device. calls: number per step; seen: number in all. functions: functions
-    that its line calls."""
+    """Call that can make the CPU wait for the device. calls: number per step; seen: number in all. functions: what its
+    line calls."""
 
     name: str
     device: str

@@ -22,7 +22,7 @@ SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 class FunctionScope:
-    """Syntax of one function, or of a module's own statements. around: parent of each node; reads: nodes that read each
+    """Syntax of one function, or of a module's own statements. around: parent of each node; reads: reads of each
     name."""
 
     def __init__(self, top: ast.AST) -> None:
@@ -103,8 +103,7 @@ def part_taken(node: ast.AST | None, whole: ast.AST) -> ast.expr | None:
 
 
 def written_call(node: ast.AST) -> tuple[str, list[ast.expr], list[ast.keyword]] | None:
-    """(name, arguments, keywords) of a call, with a method's tensor as the first argument; the operator @ counts as a
-    matmul."""
+    """(name, arguments, keywords) of a call, a method's tensor being the first argument; @ counts as a matmul."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult):
         return "matmul", [node.left, node.right], []
     if not isinstance(node, ast.Call):

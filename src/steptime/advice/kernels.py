@@ -148,7 +148,7 @@ def about_kernels(made: Rule, kernels: Sequence[KernelUse], summary: str, advice
 
 
 def above_peaks(uses: Iterable[KernelUse]) -> float:
-    """Time per step that kernels take beyond good kernels for the same work, ns; kernels without a model count as
+    """Time per step that kernels take beyond good kernels for the same work, ns; those without a model count as
     good."""
     modelled = ((use.duration, use.at_roofline) for use in uses if use.at_roofline is not None)
     return sum(max(0.0, duration - best / REACHABLE) for duration, best in modelled)
@@ -165,8 +165,7 @@ def first_source(uses: Iterable[KernelUse]) -> SourceLine | None:
 
 
 def as_evidence(use: KernelUse) -> str:
-    """Text on a kernel group for a finding's evidence: "aten::mm [[64, 100], [100, 64]]: 1.20 ms in 24 calls,
-    sgemm_128x64"."""
+    """Text on a kernel group: "aten::mm [[64, 100], [100, 64]]: 1.20 ms in 24 calls, sgemm_128x64"."""
     shapes = f" {use.shapes}" if use.shapes else ""
     name = f", {short_kernel(use.name)}" if use.name else ""
     calls = format_count(use.calls, "call")

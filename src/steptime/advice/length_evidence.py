@@ -71,8 +71,8 @@ def _first_shapes(window: StepContext, rows: Int64) -> list[dict[str, tuple[tupl
 
 
 def padding_use(windows: Iterable[StepContext], runs: Iterable[RunUse]) -> PaddingFacts | None:
-    """Padding of batches, from the rows that pad_sequence gets in the profiled steps, with its line; None where it did
-    not run."""
+    """Padding of batches, from the rows that pad_sequence gets in the profiled steps, with its line; None without
+    it."""
     shares: dict[tuple[int, int], float] = {}
     for number, window in enumerate(windows):
         trace = window.trace

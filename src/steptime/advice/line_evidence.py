@@ -48,8 +48,7 @@ def function_of(source: SourceLine) -> tuple[str, str]:
 
 
 def is_same_line(one: SourceLine, other: SourceLine) -> bool:
-    """True if two sources are the same line of the same file name; traces shorten paths, so folders are not
-    compared."""
+    """True if two sources are one line of one file name; traces shorten paths, so folders are ignored."""
     return one.line == other.line and function_of(one)[0] == function_of(other)[0]
 
 
@@ -195,16 +194,14 @@ def _scale(own: list[LineTime], role: str, phase: CategoryUse | None) -> float:
 
 
 def loop_functions(lines: Iterable[LineUse]) -> frozenset[tuple[str, str]]:
-    """(file, function) of each training loop, that is, of each function with lines that run the model's backward or
-    update."""
+    """(file, function) of each training loop: each function with lines that run the model's backward or update."""
     return frozenset(
         (line.source.file, line.source.function) for line in lines if line.role in ("backward", "optimizer")
     )
 
 
 class LineKind(Enum):
-    """Purpose of a line, judged by the functions that it calls (its text does not matter), the most certain kind
-    first."""
+    """Purpose of a line, by the functions that it calls (not by its text), the most certain kind first."""
 
     CHECKPOINT = re.compile(
         r"torch\.serialization\.save|_?pickle\.(?:\w+\.)?dump|(?:.*\.)?(?:save_pretrained|save_checkpoint|save_state)"
@@ -405,8 +402,7 @@ AT_WORK = ("compute", "communication", "copy", "overhead")
 
 
 def profile_scale(operators: Iterable[OperatorUse], categories: Iterable[CategoryUse]) -> float:
-    """Time inside operators in a steady step as a fraction of that in a profiled one, at most 1; 1 without
-    categories."""
+    """Time inside operators in a steady step divided by that in a profiled one, at most 1; 1 without categories."""
     profiled = sum(use.duration for use in operators)
     steady = _at_work(categories)
     return min(1.0, ratio(steady, profiled)) if steady > 0 and profiled > 0 else 1.0

@@ -259,8 +259,7 @@ def _processor(step: StepSummary, unmeasured: float, contention: Contention | No
 
 
 def samples_per_step(case: Case) -> float | None:
-    """Number of samples that a step reads from its loader, else number of rows of the model's inputs; None if
-    unknown."""
+    """Number of samples that a step reads from its loader, else rows of the model's inputs; None if unknown."""
     if case.loader is not None and case.loader.batch_size:
         return case.loader.batch_size * case.loader.demand
     return case.inputs.samples if case.inputs is not None else None

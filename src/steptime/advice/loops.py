@@ -73,8 +73,7 @@ class Loop:
 
 
 def loops(case: Case) -> Iterator[Loop]:
-    """Yields the loops within a step that call many operators, each at its line, or at its function if lines were not
-    timed."""
+    """Yields the loops within a step that call many operators, each at its line or, if not timed, its function."""
     functions: dict[SourceLine, list[OperatorUse]] = {}
     for use in case.operators:
         if use.source is not None and use.phase not in ("optimizer", "input"):  # what the loader does is no overhead

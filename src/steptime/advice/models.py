@@ -32,8 +32,7 @@ REFUSED = "torch.compile refuses gradients of gradients"
 
 
 def or_compile(second_order: bool | None, what: str) -> str:
-    """Text that ends a sentence of advice: ", or compile the function"; if the job takes gradients of gradients, why
-    not to compile."""
+    """Text that ends a sentence of advice: ", or compile the function"; for gradients of gradients, why not."""
     return f"; {REFUSED}" if second_order else f", or compile {what}"
 
 
@@ -164,8 +163,7 @@ def hand_made_update(case: Case) -> list[LineTime]:
 
 
 def norm_use(table: IntervalTable, steps: Steps) -> NormUse | None:
-    """Summary of the sampled gradient norms; None without samples. Steps of the warm-up count, because a norm explodes
-    early."""
+    """Summary of the sampled gradient norms; None without samples. Warm-up steps count, since a norm explodes early."""
     rows = np.flatnonzero(table.kind == int(Kind.GRADIENT_NORM))
     if not len(rows):
         return None

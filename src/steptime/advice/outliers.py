@@ -42,9 +42,8 @@ MOST_NUMBERS = 8
 
 
 def usual_steps(layout: Layout) -> Int64:
-    """Indices of the steady steps without outliers, which would dominate a mean. Steps that are long because of garbage
-    collection stay, however rare, because a full collection is slow and comes seldom. Periodically slow steps stay,
-    too."""
+    """Indices of the steady steps without outliers, which would dominate a mean. Steps that garbage collection makes
+    long stay, however rare, because a full collection is slow and comes seldom. Periodically slow steps stay, too."""
     steps, own = layout.timeline.steps, _own(layout)
     collected = measure(layout.records.of(Kind.GARBAGE).intervals, steps.start, steps.end)
     usual = np.flatnonzero(steps.steady)

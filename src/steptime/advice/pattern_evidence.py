@@ -259,7 +259,7 @@ def _only_call(process: Process) -> SourceLine | None:
 
 
 def pass_use(process: Process, layout: Layout, chosen: Int64) -> PassUse | None:
-    """Backward passes of the chosen steps, if they are many; None if they are few, or if the line that starts them is
+    """Backward passes of the chosen steps, if they are many; None if few, or if the line that starts them is
     unknown."""
     steps, backwards = layout.timeline.steps, layout.records.of(Kind.BACKWARD).outermost()
     counts = counted(backwards.start, steps.start, steps.end)
@@ -278,8 +278,7 @@ def _passes_at(time: int, steps: Steps, counts: Int64) -> int:
 
 def with_line(use: OutlierUse | None, process: Process, layout: Layout) -> OutlierUse | None:
     """Outliers with the line that takes most of their time, from outliers in which all functions were timed. Time
-    between the steps, such as an evaluation, is timed, too; it may all be in the line, and none of it counts as the
-    outliers'."""
+    between the steps, such as an evaluation, is timed, too; none of it counts as the outliers'."""
     if use is None:
         return None
     steps = layout.timeline.steps

@@ -74,8 +74,7 @@ class Looked:
 
     @property
     def fits(self) -> float:
-        """Factor on the time of rows that a generator made, because reading may have taken longer in these few
-        steps."""
+        """Factor on the time of rows that a generator made, since reading may have taken longer in these steps."""
         taken = sum(line.taken for line in self.facts.works)
         return min(1.0, ratio(self.read, taken)) if taken else 1.0
 

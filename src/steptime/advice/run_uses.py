@@ -417,12 +417,11 @@ class Contention:
 
 @dataclass(frozen=True, slots=True)
 class ShapedUse:
-    """Calls of one operator with equal arguments, except calls that it makes itself. name: name without namespace.
-    shapes: shapes of the arguments in their order, () for an argument that is no tensor; dtypes: their C++ types;
-    settings: the other arguments as a trace prints them, "" for tensors, () if unknown. calls: number per step;
-    duration: ns in a steady step, with inner operators and what autograd runs for it. trains: True if a weight gets a
-    gradient (of convolutions). source: user's function that makes most calls; module: class of the module around
-    them."""
+    """Calls of one operator with equal arguments, except calls that it makes itself. name: without namespace. shapes:
+    shapes of the arguments in their order, () for an argument that is no tensor; dtypes: their C++ types; settings: the
+    other arguments as a trace prints them, "" for tensors, () if unknown. calls: number per step; duration: ns in a
+    steady step, with inner operators and what autograd runs for it. trains: True if a weight gets a gradient (of
+    convolutions). source: user's function that makes most calls; module: class of the module around them."""
 
     name: str
     shapes: tuple[tuple[int, ...], ...]

@@ -95,8 +95,7 @@ def partly(whole: float, likely: float, sure: float, step: StepSummary) -> Estim
 
 
 def total(estimates: Iterable[Estimate]) -> Estimate:
-    """Sum of estimates with an interval that holds even if their errors go together (bounds add), wider than for
-    independent errors."""
+    """Sum of estimates with an interval that holds even if their errors go together (the bounds are added)."""
     parts = tuple(estimates)
     value = sum(part.value for part in parts)
     low, high = min(value, sum(part.low for part in parts)), max(value, sum(part.high for part in parts))

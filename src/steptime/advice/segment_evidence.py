@@ -194,8 +194,7 @@ def _acts(line: SourceLine) -> bool:
 
 def segment_lines(paths: Sequence[SampledPath]) -> tuple[SegmentLine, ...]:
     """Lines of the innermost function over which the time of the paths is spread: a line with nearly all of it is
-    replaced by the lines that it leads to. A model's forward is not entered, because the call of the model is what can
-    be left out."""
+    replaced by the lines that it leads to. A model's forward is not entered, because only its call can be left out."""
     chosen = [(path.duration, _outside_of_forward(path.lines[::-1])) for path in paths if path.lines]
     whole = sum(duration for duration, _ in chosen)
     depth, chosen = _followed(chosen, ONE_LINE)

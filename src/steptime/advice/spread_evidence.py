@@ -56,8 +56,7 @@ def spread_uses(
     profiled: Iterable[OperatorUse],
     steady: Iterable[OperatorUse],
 ) -> tuple[SpreadUse, ...]:
-    """Tensors of all pairs that profiled steps on a CPU make and sum, the longest first. Arguments: as in
-    `shaped_uses`."""
+    """Tensors of all pairs that profiled CPU steps make and sum, the longest first. Arguments as in `shaped_uses`."""
     if steps.on_device:
         return ()
     calls, shares = _calls(steps), steady_shares(profiled, steady)

@@ -185,8 +185,8 @@ def category_uses(
     machine: Machine | None,
     left: float = 1.0,
 ) -> tuple[CategoryUse, ...]:
-    """Time of each category; the categories sum to the step. Without profiled steps, phases replace their categories.
-    left: see `waste`."""
+    """Times of the categories, which sum to the step. Without profiled steps, phases replace them. left: see
+    `waste`."""
     entries = _entries(breakdown, steps, usual)
     part = waste(operators, machine, left)
     if operators or entries[:, (Category.COMPUTE, Category.OVERHEAD)].any():

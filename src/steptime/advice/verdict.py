@@ -111,8 +111,7 @@ OUTLIERS = "outlier-steps"
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Bottleneck of the step, with a sentence on it and how sure that is. share: fraction of the step. decides: as in
-    `ReplayUse`."""
+    """Bottleneck of the step, and how sure that is. share: fraction of the step. decides: as in `ReplayUse`."""
 
     bottleneck: str
     """Name of a category, "balanced", or "unknown" without a breakdown."""
@@ -150,8 +149,8 @@ def _with_saving(use: CategoryUse, best: Estimate) -> CategoryUse:
 
 
 def verdict(case: Case, findings: Iterable[Finding] = ()) -> Verdict:
-    """Verdict on a case: the category with the largest recoverable time; for a straggler, what the others wait for
-    comes first."""
+    """Verdict on a case: the category with the largest recoverable time; for a straggler, the waiting for it comes
+    first."""
     findings = tuple(findings)
     late = case.straggler if case.straggler is not None and case.rank in case.straggler.ranks else None
     found = _decided(_verdict(case, tuple(each for each in findings if late is None or each.name != STRAGGLER)), case)
@@ -212,8 +211,7 @@ def _saves(most: float, step: float) -> str:
 
 
 def outliers_text(use: OutlierUse) -> str:
-    """Sentence on outlier steps: "3 of 22 steps took 1.02 s, 10 times the usual 100 ms, excluded here: the forward
-    pass"."""
+    """Sentence on outliers: "3 of 22 steps took 1.02 s, 10 times the usual 100 ms, excluded here: the forward pass"."""
     took = f"{use.count} of {use.steps} steps took {format_duration(use.duration)}"
     times = (
         f", {format_times(use.duration / use.usual)} times the usual {format_duration(use.usual)}" if use.usual else ""

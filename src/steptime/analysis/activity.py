@@ -267,8 +267,7 @@ class TrainingWork:
 
 
 def find_work(records: RecordTable, activity: Activity, starts: Intervals) -> TrainingWork:
-    """Instrumented parts of the training thread, found in its records. starts: starts of the training loader that
-    belong to the steps."""
+    """Instrumented parts of the training thread. starts: starts of the training loader that belong to the steps."""
     asked = records.of(Kind.LOADER_NEXT)
     asked = asked.where(np.isin(asked.identity, np.array(activity.training_loaders, np.int64)))
     backward = records.of(Kind.BACKWARD).outermost()

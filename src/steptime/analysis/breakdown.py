@@ -75,8 +75,7 @@ def _entries(windows: Int64, claims: Claims) -> Int64:
 
 
 def device_of(trace: Trace) -> str:
-    """Name of the device that ran a trace's kernels: "cpu" without kernels, "accelerator" if the trace does not name
-    it."""
+    """Device that ran a trace's kernels: "cpu" without kernels, "accelerator" if the trace does not name it."""
     if not has_kernels(trace):
         return "cpu"
     number = trace.events.device[trace.events.event_kind == EventKind.KERNEL][0]

@@ -20,8 +20,7 @@ CategoryName: TypeAlias = Literal[
 
 
 class Category(IntEnum):
-    """Categories of a step's time, in the order in which they claim an instant (docs/how-it-works.md, "The
-    breakdown")."""
+    """Categories of a step's time, in the order in which they claim an instant (docs/how-it-works.md)."""
 
     COMPUTE = 0
     COMMUNICATION = 1
@@ -72,8 +71,7 @@ exist. The first category in order that claims an instant gets it."""
 
 
 def definition(name: str, device: str) -> str:
-    """Definition of a category: which time belongs to it. device: "cpu" or an accelerator's name. "" for an unknown
-    category."""
+    """Definition of a category: which time belongs to it. device: "cpu" or an accelerator's name. "" if unknown."""
     found = DEFINITIONS.get(Category[name.upper()]) if name.upper() in Category.__members__ else None
     return "" if found is None else found[device != "cpu"]
 

@@ -80,8 +80,7 @@ class Idle:
         return np.clip(np.where(self.launch == UNKNOWN, before, events.start[self.launch]), self.start, self.end)
 
     def queued(self, events: EventTable) -> Int64:
-        """End of the call that ends each idle interval, ns: the device could start from then on. The interval's own end
-        without a call."""
+        """End of the call that ends each idle interval, ns; without a call, the interval's own end."""
         return np.where(self.launch == UNKNOWN, self.end, np.clip(events.ends(self.launch), self.start, self.end))
 
 
@@ -250,8 +249,7 @@ def gaps_of(steps: StepContext) -> IdleGaps:
 
 def pieces_of(windows: Int64, busy: Intervals, claims: Claims) -> tuple[Int64, Int64, Int32, Int8]:
     """Time of the windows outside `busy`, in pieces (start, end, step, category). Each instant goes to the first claim
-    that holds it. windows: (n, 2), ns, disjoint; processed in batches, which bounds the memory for intermediate
-    results."""
+    that holds it. windows: (n, 2), ns, disjoint; processed in batches, which bounds the memory."""
     found = [_pieces_of(windows[:0], EMPTY, ())]
     at_once = max(1, len(windows) * PIECE // max(len(busy), 1))
     for first in range(0, len(windows), at_once):

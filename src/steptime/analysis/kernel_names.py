@@ -63,8 +63,7 @@ def multiplies(name: str) -> bool:
 
 
 def dtype(name: str, of_inputs: str) -> str:
-    """dtype in which a kernel multiplies, by its name. of_inputs: dtype of the inputs; NVIDIA's Tensor Cores round
-    float32 to TF32."""
+    """dtype in which a kernel multiplies, by its name. of_inputs: the inputs' dtype (NVIDIA rounds float32 to TF32)."""
     if of_inputs != "float32" or AMD.search(name):
         return of_inputs
     return "tf32" if TF32.search(name) or tensor_cores(name) else of_inputs

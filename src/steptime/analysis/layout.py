@@ -61,8 +61,7 @@ class Layout:
 
 
 def lay_out(process: Process) -> Timeline:
-    """Timeline of a process: its steps, phases and segments. Raises nothing, whatever the recording holds; at worst the
-    timeline has no step."""
+    """Timeline of a process: its steps, phases and segments. Never raises; at worst no step is found."""
     return lay_out_whole(process).timeline
 
 

@@ -399,7 +399,7 @@ def line_table(steps: Steps, lines: LineRoles, claims: SegmentClaims, work: Trai
 class LinedTurns:
     """Weights of the line-timed steps, which may hold too many or too few of the periodically slow steps. period:
     period of the slow steps, None without one. slow: mask of the slow steps, (m,). weights: weight of each step, (m,),
-    with mean 1."""
+    mean 1."""
 
     period: Period | None
     slow: Bool

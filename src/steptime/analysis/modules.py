@@ -79,8 +79,7 @@ class ModuleCalls:
 
 
 def module_calls(steps: StepContext) -> ModuleCalls:
-    """Calls of modules in the steps, by row. Our own ranges contain the path; Kineto (with_stack) numbers the modules
-    of a class."""
+    """Calls of modules in the steps, by row. Our own ranges contain the path; Kineto numbers the modules of a class."""
     trace, module = steps.trace, steps.links.module
     within_one = np.flatnonzero(module != UNKNOWN)
     rows = within_one[module[within_one] == within_one]

@@ -75,8 +75,7 @@ def grouped(*keys: npt.NDArray[Any]) -> list[Int64]:
 
 
 def per_step(step: Int32 | Int64, amount: Int64 | int, steps: int) -> Int64:
-    """Sum of the amounts in each step, (steps,) int64. step: index of each amount's step; amounts with UNKNOWN are
-    ignored."""
+    """Sum of the amounts in each step, (steps,) int64. step: step of each amount; UNKNOWN is ignored."""
     known = step != UNKNOWN
     found = np.zeros(steps, np.int64)
     np.add.at(found, step[known], np.broadcast_to(amount, step.shape)[known])
@@ -91,8 +90,7 @@ def step_at(windows: Int64, times: Int64) -> Int64:
 
 
 def time_inside(start: Int64, end: Int64, windows: Int64) -> Int64:
-    """Time that the intervals share with each window, (n,), ns; overlapping intervals count twice. windows: (n, 2), ns;
-    start <= end."""
+    """Time that the intervals share with each window, (n,), ns; overlaps count twice. windows: (n, 2), ns."""
     if not len(start):
         return np.zeros(len(windows), np.int64)
     origin = start.min()  # sums of absolute times would not fit
@@ -110,8 +108,7 @@ def _capped(sides: Int64, times: Int64) -> Int64:
 
 
 def source_of(trace: Trace, links: Links, rows: Int64, weight: Int64) -> SourceLine | None:
-    """User's function that most of the rows' weight comes from (UNKNOWN rows are ignored); None if no row comes from
-    one."""
+    """User's function that most of the rows' weight comes from (UNKNOWN rows do not count); None without any."""
     known = rows != UNKNOWN
     function = links.function[rows[known]]
     weight = weight[known][function != UNKNOWN]
@@ -122,8 +119,7 @@ def source_of(trace: Trace, links: Links, rows: Int64, weight: Int64) -> SourceL
 
 
 def rounds_of(steps: StepContext) -> Mapping[SourceLine, int]:
-    """Number of rounds of the operators that each of the user's functions calls (`OperatorUse.rounds`); empty without
-    stacks."""
+    """Number of rounds of the operators that each user function calls (`OperatorUse.rounds`); empty without stacks."""
     trace, links = steps.trace, steps.links
     if not np.any(links.function != UNKNOWN):
         return {}
@@ -332,8 +328,7 @@ def sources_of(steps: StepContext) -> Sources:
 @dataclass(frozen=True, slots=True, eq=False)
 class OperatorCalls:
     """Calls of operators, one row each. rows: row in the event table. duration: ns, on the device if there is one.
-    phase: number of the `Phase`. parent: position in these columns of the innermost call around the call, ROOT for
-    none."""
+    phase: its `Phase`. parent: position in these columns of the innermost call around each, ROOT for none."""
 
     rows: Int32
     duration: Int64

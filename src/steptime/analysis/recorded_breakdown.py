@@ -279,8 +279,7 @@ def _moved(held: Intervals, shift: int) -> Intervals:
 
 
 def operator_time(recorded: RecordedBreakdown) -> Intervals:
-    """Instants at which the training thread is inside an operator, in steps profiled without stacks, on the journal's
-    clock."""
+    """Instants of the training thread inside operators in steps profiled without stacks, on the journal's clock."""
     found = []
     for window in recorded.windows:
         if not window.stacks and window.track is not None:

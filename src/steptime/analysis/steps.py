@@ -25,8 +25,7 @@ UPDATES = (Kind.OPTIMIZER_STEP, Kind.SCALER_STEP)
 
 @dataclass(frozen=True, slots=True)
 class Boundaries:
-    """Boundaries of the steps: ends of the steps in time order, ns. Each step starts where the one before it ends, the
-    first at `start`."""
+    """Ends of the steps, ns, in time order. Each step starts at the end of the one before, the first at `start`."""
 
     mode: Mode
     start: int

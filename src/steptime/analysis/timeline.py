@@ -147,8 +147,8 @@ class Timeline:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RecordTable:
-    """Records of the journal, sorted by (start, -end), so parents come before children. identity is int64, so sums
-    cannot overflow."""
+    """Records of the journal, sorted by (start, -end), so that parents come before children. identity: int64, so that
+    sums cannot overflow."""
 
     kind: npt.NDArray[np.uint8]
     flags: npt.NDArray[np.uint8]
@@ -208,8 +208,7 @@ def records_of(table: IntervalTable, mask: Bool | None = None) -> RecordTable:
 
 
 def training_thread(table: IntervalTable) -> int:
-    """Number of the training thread in the journal: the thread with most backward passes, else most updates, else most
-    forwards."""
+    """Number of the training thread in the journal: with most backwards, else updates, else forwards."""
     for kind in (Kind.BACKWARD, Kind.OPTIMIZER_STEP, Kind.SCALER_STEP, Kind.FORWARD):
         threads = table.thread[table.kind == int(kind)]
         if len(threads):

@@ -30,8 +30,7 @@ def without_tracer(layout: Layout, usual: Int64) -> Int64:
 
 
 def slowed_by_tracer(layout: Layout, usual: Int64) -> Estimate | None:
-    """Time by which steps are slower after the first device profile, ns; None if there was none, or if the difference
-    is uncertain."""
+    """Time by which steps are slower after the first device profile, ns; None if there was none, or if uncertain."""
     before = _before(layout, usual)
     if before.sum() < FEWEST or before.all():
         return None

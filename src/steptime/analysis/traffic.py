@@ -195,8 +195,8 @@ defines it (github.com/NVIDIA/nccl-tests, doc/PERFORMANCE.md)."""
 
 
 def bus_factor(name: str, ranks: int) -> float | None:
-    """Factor from size / time of a collective to its bus bandwidth; None for an operation unknown to NCCL-tests, and
-    for one rank."""
+    """Factor from size / time of a collective to its bus bandwidth; None for one rank, and for operations that
+    NCCL-tests lacks."""
     if ranks < 2:
         return None
     return next((factor(ranks) for pattern, factor in FACTORS if pattern.search(name)), None)

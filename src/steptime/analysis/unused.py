@@ -160,8 +160,7 @@ class UnreadUse:
 
 def unread_uses(steps: StepContext, known: Sequence[UnreadFacts]) -> tuple[UnreadUse, ...]:
     """Results of modules that nobody reads, with their time, together by line. Attention whose weights are not
-    requested is fused, so its passes over them count. For other modules, operators that backward does not go through
-    count."""
+    requested is fused, so its passes over them count; for other modules, operators that no backward goes through."""
     wall = float((steps.windows[:, 1] - steps.windows[:, 0]).sum())
     if not known or not wall:
         return ()

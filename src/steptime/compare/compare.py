@@ -164,8 +164,7 @@ class _Part:
 
 
 def pieces_between(before: Case, after: Case, noise: float) -> tuple[Piece, ...]:
-    """Parts of the step that changed by more than TRIFLE, the largest change first. noise: noise of the step between
-    runs."""
+    """Parts of a step that changed by more than TRIFLE, the largest change first. noise: the step's, between runs."""
     step = max(before.step.duration.value, after.step.duration.value)
     found = []
     for kind in ("kernel", "operator", "line", "idle", "copy"):

@@ -166,8 +166,7 @@ def check_line(check: Check) -> str:
 
 
 def labels_of(paths: Sequence[str]) -> tuple[str, ...]:
-    """Short and unique label for each path: the fewest last parts that distinguish it, else the path with its
-    number."""
+    """Short and unique label for each path: the fewest last parts that distinguish it, else path and number."""
     parts = [Path(path).parts[::-1] or (path,) for path in paths]
     for count in range(1, max(map(len, parts)) + 1):
         names = ["/".join(each[:count][::-1]) for each in parts]

@@ -68,8 +68,7 @@ def _below(folder: Path, depth: int) -> Iterator[Path]:
 
 
 def fingerprint(folder: Path) -> Fingerprint:
-    """(total bytes of a recording's files, time of the last write to any of them): if either changes, its entry is
-    outdated."""
+    """(bytes of a recording's files, time of the last write to any): if either changes, its entry is outdated."""
     size, newest = 0, 0
     for parent, _, names in os.walk(folder):
         for name in names:

@@ -52,8 +52,8 @@ def runs_table(comparison: Comparison) -> Table:
 
 
 def difference_tables(comparison: Comparison) -> tuple[Table, ...]:
-    """Tables of what changed: the step with its categories, then its parts, then the findings. Tables without rows are
-    left out."""
+    """Tables of what changed: the step with its categories, then its parts, then the findings. Only tables with
+    rows."""
     every = (_differences(comparison), _pieces(comparison), _findings(comparison))
     return tuple(table for table in every if table.rows)
 

@@ -33,8 +33,7 @@ OVERLAP = (
 
 
 def answer_of(report: MemoryReport) -> Answer:
-    """Answer to `steptime memory`: the headline is about the device that held the most memory; documents show the other
-    devices too."""
+    """Answer to `steptime memory`, about the device that held the most memory; documents also show the others."""
     first = report.devices[:1]
     problems = (*report.problems, *(problem for found in report.devices for problem in found.problems))
     cut = tuple(f"Cut: {part}." for found in first for part in found.cut.split("; ") if part)
@@ -223,8 +222,7 @@ def failure_text(found: MemoryTriage) -> str:
 
 
 def fitting(found: MemoryTriage) -> tuple[str, ...]:
-    """Text on how much larger a batch would fit on the device, with its assumptions; empty if the device's size is
-    unknown."""
+    """Text on how much larger a batch would fit on the device, with its assumptions; empty if its size is unknown."""
     if found.fit is None or found.capacity is None:
         return ()
     fits = f"Fits {format_bytes(found.capacity)} with 10 % kept free: {_batch(found.fit)} ({checked(found.fit.kind)})."

@@ -19,8 +19,7 @@ from steptime.quantities import SourceLine
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pieces:
-    """Free intervals of segments. segment: row of the segment that holds the piece. whole: True if nothing in the
-    segment is in use."""
+    """Free intervals of segments. segment: row of the segment. whole: True if all of it is free."""
 
     segment: Int64
     size: Int64

@@ -95,8 +95,7 @@ def allocated(history: AllocationHistory, chosen: Bool | None = None) -> Int64:
 
 
 def summed(history: AllocationHistory, size: Int64) -> Int64:
-    """Bytes alive before the first event and after each event, as `allocated` returns them, with a given size for each
-    life."""
+    """Bytes alive before the first event and after each, as in `allocated`, with a given size for each life."""
     lives, count = history.lives, history.events
     change = np.zeros(count + 2, np.int64)
     np.add.at(change, lives.born + 1, size)
@@ -112,8 +111,7 @@ def alive_at(history: AllocationHistory, event: int) -> Bool:
 
 
 def histories(snapshot: Snapshot) -> tuple[AllocationHistory, ...]:
-    """Allocation history of each device that holds memory or has events, starting with the device with the most
-    memory."""
+    """Allocation history of each device that holds memory or has events, the one with the most memory first."""
     devices = {*snapshot.segments.device.tolist(), *unique(snapshot.events.device).tolist()}
     return _most_first([_history_from_snapshot(snapshot, device) for device in sorted(devices)])
 
@@ -248,9 +246,8 @@ def _joined(one: Lives, other: Lives) -> Lives:
 
 
 def histories_of_trace(trace: Trace, boundaries: Int64, how: str) -> tuple[AllocationHistory, ...]:
-    """Allocation history of each device in a trace, starting with the device with the most memory. boundaries: steps on
-    the CPU, (n, 2), ns; how: source of the boundaries, in words. Devices whose events have no addresses are left
-    out."""
+    """Allocation history of each device in a trace, the one with the most memory first. boundaries: steps on the CPU,
+    (n, 2), ns; how: source of the boundaries, in words. Devices whose events have no addresses are left out."""
     found = trace.allocations
     time = found.time.astype(np.int64) + trace.base_ns
     stack, stacks = _stacks(trace, found, time)

@@ -165,8 +165,7 @@ def parameter_sizes(history: AllocationHistory, signs: Signs, owner: Codes) -> d
 
 
 def lasting_gradients(history: AllocationHistory, owner: Codes, boundaries: tuple[int, ...]) -> Bool:
-    """Mask of the gradients that stay allocated for a whole step after their own: zero_grad(set_to_none=False) keeps
-    them."""
+    """Mask of the gradients that stay allocated for a step after their own: zero_grad(set_to_none=False) keeps them."""
     born, died = _steps_of(history, boundaries)
     lasting: Bool = (owner == Owner.GRADIENTS) & _survives(history, born, died)
     return lasting

@@ -96,8 +96,7 @@ def policies_of(stacks: Stacks, cpu: bool) -> Int8:
 
 
 def operator_name(frame: SourceLine) -> str:
-    """Name of the operator that a frame runs: "mul" for at::_ops::mul_Tensor::call and for aten::mul; "" if the frame
-    is no operator."""
+    """Operator that a frame runs: "mul" for at::_ops::mul_Tensor::call and for aten::mul; "" if none."""
     found = OPERATOR.match(frame.function)
     if not found:
         return ""

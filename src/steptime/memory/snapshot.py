@@ -23,8 +23,7 @@ NO_STACK = -1
 
 
 class Action(IntEnum):
-    """Kind of an event in the allocator's history: `action` of c10::cuda::CUDACachingAllocator::TraceEntry (torch 2.1
-    to 2.13)."""
+    """Kind of an allocator event: `action` of c10::cuda::CUDACachingAllocator::TraceEntry (torch 2.1 to 2.13)."""
 
     OTHER = 0
     ALLOC = 1

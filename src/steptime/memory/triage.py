@@ -27,8 +27,8 @@ CONSIDERABLE = 0.05
 
 @dataclass(frozen=True, slots=True)
 class OwnerSample:
-    """Live and reserved memory at one event, bytes. time: ns since the first event (0 if not recorded); event: index of
-    the event."""
+    """Live and reserved memory at one event, bytes. time: ns since the first event (0 if not recorded); event: its
+    index."""
 
     time: int
     event: int
@@ -38,8 +38,8 @@ class OwnerSample:
 
 @dataclass(frozen=True, slots=True)
 class FragmentedSegment:
-    """A segment with free pieces. size, free, largest: bytes of the segment, of all free pieces and of the largest free
-    piece."""
+    """A segment with free pieces. size, free, largest: bytes of the segment, of all free pieces and of the largest
+    one."""
 
     address: int
     size: int
@@ -50,8 +50,8 @@ class FragmentedSegment:
 @dataclass(frozen=True, slots=True)
 class Fragmentation:
     """Fragmentation of the allocator's free memory. free: free bytes. in_used: free bytes in segments that are partly
-    in use. largest: bytes of the largest free piece. pieces: number of free pieces. segments: the segments with the
-    most free bytes."""
+    in use. largest: bytes of the largest free piece. pieces: number of free pieces. segments: those with the most free
+    bytes."""
 
     free: int
     in_used: int

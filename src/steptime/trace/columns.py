@@ -202,8 +202,7 @@ def sorted_out(events: Sequence[object]) -> tuple[list[Event], list[Mark]]:
 
 
 def decode_one(text: bytes, *, exactly: bool) -> Event | Mark | None:
-    """Event in a JSON text, None if it is of a kind that is not kept. Raises ValueError if the text is no JSON or has
-    unexpected types."""
+    """Event in a JSON text, None if not kept. Raises ValueError if it is no JSON or has unexpected types."""
     try:
         found, marks = sorted_out([_SINGLES[exactly].decode(text)])
     except RecursionError as error:
@@ -355,8 +354,8 @@ class ColumnBuilder:
         return column[self._rows : self._rows + count]
 
     def finished(self) -> Array:
-        """The finished column: writable if it has values, else a constant without memory per row. The builder is empty
-        afterwards."""
+        """The finished column: writable if it has values, else a constant without memory per row. The builder is then
+        empty."""
         if self._column is None:
             return np.broadcast_to(np.asarray(self._absent, self._kind), (self._rows,))
         column, self._column = self._column, None
@@ -382,7 +381,7 @@ class SparseColumnBuilder:
         self._size += len(values)
 
     def finished(self) -> Few:
-        """The finished column. The builder is empty afterwards."""
+        """The finished column. The builder is then empty."""
         return Few(self._size, ABSENT, self._rows.finished(), self._values.finished())
 
 

@@ -57,8 +57,7 @@ class CompilerEvent:
 
 @dataclass(frozen=True, slots=True)
 class CompileLogs:
-    """Parsed torch.compile logs of one folder. limits: functions that hit the recompile limit and have run uncompiled
-    since."""
+    """Parsed torch.compile logs of one folder. limits: functions that hit the recompile limit and run uncompiled."""
 
     kernels: tuple[CompiledKernel, ...] = ()
     breaks: tuple[CompilerEvent, ...] = ()
@@ -93,8 +92,7 @@ def find_logs(path: Path) -> Path | None:
 
 
 def read_compile_logs(folder: Path, rank: int | None = None) -> CompileLogs:
-    """Parsed logs of a folder, without their damaged parts. rank: rank whose files are read, if the files' names
-    contain ranks."""
+    """Logs of a folder, without damaged parts. rank: whose files are read, if their names contain ranks."""
     files = [file for file in sorted(folder.glob(LOGS)) if _readable(file)]
     own = [file for file in files if re.search(rf"_rank_{rank}[._]", file.name)]
     reader, left = _Reader(), MOST_READ

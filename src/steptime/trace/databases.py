@@ -50,8 +50,7 @@ def processes_of(path: Path, max_size: int = DEFAULT_MAX_SIZE) -> tuple[int, ...
 
 
 def read_database(path: Path, process: int, *, max_size: int) -> Trace:
-    """Trace of one process in a profiler's database or document. max_size: most bytes of the file, unpacked. Raises
-    TraceError."""
+    """Trace of one process in a profiler's database or document. max_size: most bytes, unpacked. Raises TraceError."""
     if not is_database(path):
         return read_rocprof(path, process, max_size=max_size)
     with opened(path, max_size) as database:

@@ -35,8 +35,7 @@ ENDS = 1 << 16
 
 
 class EntryError(Exception):
-    """Error for a cache entry that is foreign, damaged or of another file, or for data that cannot be written into
-    one."""
+    """Error for a cache entry that is foreign, damaged or of another file, or data that cannot be written into one."""
 
 
 class Stamp(msgspec.Struct, frozen=True):

@@ -32,14 +32,13 @@ UNKNOWN = -1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Forest:
-    """Nesting of a trace's events. parent: row of the innermost event around each row, UNKNOWN if there is none or the
-    row was not nested."""
+    """Nesting of a trace's events. parent: row of the innermost event around each row, UNKNOWN if none or not
+    nested."""
 
     parent: Int32
 
     def nearest(self, marked: Bool) -> Int32:
-        """Row of the innermost marked event around each row, the row itself included. marked: mask over the nested
-        events."""
+        """Row of the innermost marked event around each row, itself included. marked: mask of nested events."""
         return nearest_ancestor(self.parent, marked) if marked.any() else nowhere(len(self.parent))
 
     def enclosing(self, marked: Bool) -> Int32:
@@ -236,8 +235,7 @@ def is_user_file(file: str) -> bool:
 
 
 def with_full_paths(trace: Trace, packages: Iterable[str]) -> Trace:
-    """The trace with full paths for the files of these packages (folders or files), so that they count as a
-    library's."""
+    """The trace with full paths for files of these packages (folders or files), so that they count as libraries."""
     paths = {PurePath(each).name: each for each in packages if PurePath(each).stem not in LIBRARIES}
 
     def full(symbol: str) -> str:
@@ -297,8 +295,7 @@ def forest_of(events: EventTable, rows: Int32) -> Forest:
 
 
 def by_track(events: EventTable, rows: Int32) -> Iterator[Int32]:
-    """Yields the rows of each track in turn, parents before children; one track at a time bounds the memory. rows:
-    ascending."""
+    """Yields the rows of each track in turn, parents before children; which bounds the memory. rows: ascending."""
     if not len(rows):
         return
     counts = np.bincount(events.track[rows])
@@ -315,8 +312,8 @@ MODULE = re.compile("nn.Module: ")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Roles:
-    """Masks of the CPU events by role. engine: frames of autograd. module: calls of modules, by the probe's ranges if
-    there are any."""
+    """Masks of CPU events by role. engine: frames of autograd. module: calls of modules, by the probe's ranges if
+    any."""
 
     operator: Bool
     engine: Bool
@@ -327,8 +324,8 @@ class Roles:
 
 @cached_per_trace
 def link(trace: Trace, boundaries: Int64) -> Links:
-    """Relations between all events of a trace. boundaries: steps on the CPU, (n, 2), ns, in order, disjoint; n may be
-    0."""
+    """Relations between the events of a trace. boundaries: steps on the CPU, (n, 2), ns, in order, disjoint; may be
+    empty."""
     roles = roles_of(trace)
     made = host_forest(trace)
     origin = origins_of(trace)

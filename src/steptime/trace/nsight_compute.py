@@ -107,8 +107,7 @@ def find_counters(path: Path) -> tuple[Path, ...]:
 
 
 def counter_files(given: Path) -> tuple[Path, ...]:
-    """Files of Nsight Compute at a path, which is a file or a folder. Raises UsageError (no-counters) if there are
-    none."""
+    """Files of Nsight Compute at a path, a file or a folder. Raises UsageError (no-counters) if there are none."""
     if not given.exists():
         raise no_such_file(given, "a CSV of Nsight Compute (ncu --csv), or a folder of them", UsageError)
     files = islice(sorted(given.rglob("*.csv")), MOST_FILES) if given.is_dir() else [given]

@@ -227,8 +227,7 @@ def add_kernels(
 def add_copies(
     events: EventColumns, rows: Sequence[Row], ends: Sequence[tuple[Agent, Agent]], **columns: Sequence[int]
 ) -> None:
-    """Adds copies to the events. ends: (source, target) of each copy. columns: their streams, bytes and correlation
-    ids."""
+    """Adds copies to the events. ends: (source, target) of each copy. columns: streams, bytes and correlation ids."""
     names = [f"Memcpy {PLACES.get(source, '')}to{PLACES.get(target, '')}" for (source, _), (target, _) in ends]
     devices = [number if target == "GPU" else other for (_, other), (target, number) in ends]
     tracks = list(zip(devices, columns["stream"], strict=True))

@@ -155,8 +155,7 @@ def processes_in(path: Path, max_size: int) -> tuple[int, ...]:
 
 
 def read_rocprof(path: Path, process: int, *, max_size: int) -> Trace:
-    """Trace of one process in a document of rocprofv3. process: number of it, as `processes_in` returns it. Raises
-    TraceError."""
+    """Trace of one process in a document of rocprofv3. process: number from `processes_in`. Raises TraceError."""
     return _ProcessColumns(_decoded(path, max_size, _Document).processes[process]).trace(path)
 
 

@@ -54,8 +54,7 @@ class TraceSource:
         self._file.close()
 
     def fill(self, view: memoryview) -> int:
-        """Fills the view with the next bytes and returns their number, which is below the view's size only at the
-        file's end."""
+        """Fills the view with the next bytes and returns their number, below its size only at the file's end."""
         filled = 0
         while filled < len(view):
             try:

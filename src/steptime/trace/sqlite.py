@@ -88,8 +88,7 @@ class EventColumns:
 
 @contextmanager
 def opened(path: Path, max_size: int | None = None) -> Iterator[Database]:
-    """Yields a read-only connection to a database. Raises TraceError: trace-unreadable, or trace-too-large beyond
-    max_size bytes."""
+    """Yields a read-only connection. Raises TraceError: trace-unreadable, trace-too-large beyond max_size bytes."""
     if max_size is not None and path.stat().st_size > max_size:
         raise too_large(f"{path} has", max_size)
     try:
@@ -113,8 +112,8 @@ def columns_of(database: Database, table: str) -> set[str]:
 
 
 def timed_rows(database: Database, table: str, *columns: str, text: str = "") -> list[Row]:
-    """Rows of a table that have valid times, by start, as (start, end, integers, ABSENT for none). text: name of a text
-    column to append."""
+    """Rows of a table with valid times, by start: (start, end, integers, ABSENT for none). text: name of a text column
+    that each row ends with."""
     known = columns_of(database, table)
     if not {"start", "end"} <= known:
         return []

@@ -245,8 +245,7 @@ def facts_of(header: bytes, trailer: bytes) -> dict[str, Any]:
 
 
 def closes(header: bytes, trailer: bytes) -> bool:
-    """True if header and trailer form one JSON document, that is, if the list of events ends where the trailer
-    starts."""
+    """True if header and trailer form one JSON document: the list of events ends where the trailer starts."""
     try:
         json.loads((header + trailer).decode("utf-8-sig", "replace"))
     except (ValueError, RecursionError):

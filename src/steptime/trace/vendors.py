@@ -307,8 +307,7 @@ def of_symbols(trace: Trace, test: Callable[[str], object]) -> Bool:
 
 
 def is_free(name: str) -> bool:
-    """True for an operator that does no work of its own, by its name in any namespace. A collective has its own
-    category."""
+    """True for an operator, by its name, that does no work of its own. A collective has its own category."""
     passing = GUARDS.match(name) or COLLECTIVE.match(name)
     return name.rsplit("::", 1)[-1] in FREE_OPERATORS or passing is not None
 
@@ -319,8 +318,7 @@ def is_preparing(name: str) -> bool:
 
 
 def is_recurrent(name: str) -> bool:
-    """True for an operator of torch, by its name, that loops over time steps itself and that torch.compile leaves
-    unchanged."""
+    """True for an operator of torch, by its name, that loops over time steps, unchanged by torch.compile."""
     return name.rsplit("::", 1)[-1] in RECURRENT_OPERATORS
 
 

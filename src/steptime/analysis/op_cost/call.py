@@ -79,8 +79,7 @@ class Call:
         return self.texts[position]
 
     def numbers(self, position: int) -> tuple[int, ...]:
-        """List of integers that is printed at a position, "[1, 1]" or "1". Raises LookupError or ValueError if it is
-        unknown."""
+        """List of integers at a position, "[1, 1]" or "1". Raises LookupError or ValueError if it is unknown."""
         found = json.loads(self.text(position).lower())
         return tuple(int(each) for each in (found if isinstance(found, list) else [found]))
 

@@ -44,8 +44,7 @@ def time_at_peaks(work: OpCost | None, machine: Machine | None) -> tuple[float, 
 
 
 def bound_of(work: OpCost | None, machine: Machine | None) -> Bound:
-    """Bound of a call: arithmetic or memory, whichever takes longer at the peaks, or latency if both take less time
-    than dispatching."""
+    """Bound of a call: the slower of arithmetic and memory, or latency if both take less time than dispatching."""
     overhead = (machine.launch or machine.dispatch) if machine is not None else None
     return bound_of_times(time_at_peaks(work, machine), overhead)
 

@@ -54,8 +54,7 @@ class Reduced:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Files of one rank, for a worker to summarise. number: position among all ranks; used as the rank if the files do
-    not say one."""
+    """Files of one rank, for a worker to summarise. number: position among all, used if the files have no rank."""
 
     number: int
     files: RankFiles
@@ -64,8 +63,7 @@ class Task:
 
 
 def reduce_rank(task: Task) -> Reduced:
-    """Summary of one rank, read from its files. An unreadable rank becomes a sentence, so that the others can be
-    compared without it."""
+    """Summary of one rank, read from its files. For an unreadable rank, a sentence instead."""
     try:
         trace = read_rank(task.files, max_size=task.max_size, cache=task.cache)
     except TraceError as error:

@@ -223,8 +223,7 @@ def blamed(found: Chain) -> tuple[Int64, Int64, Bool]:
 
 
 def saved_without(found: Chain, late: Int64) -> Int64:
-    """Time by which each step would be shorter with the stragglers at the others' median, (steps,), ns. late: the
-    stragglers."""
+    """Savings in each step, (steps,), ns, if the stragglers `late` were at the others' median."""
     unchanged, changed = _ends(found, np.zeros(0, np.int64)), _ends(found, late)
     steps = unique(found.step)
     last = [np.flatnonzero(found.step == step)[-1] for step in steps.tolist()]

@@ -223,8 +223,8 @@ class GradientExchange:
 
 
 def gradients_of(trace: Trace, boundaries: Int64) -> GradientExchange | None:
-    """Gradient exchange of each step, None without a DistributedDataParallel model. boundaries: steps on the CPU, (n,
-    2), ns."""
+    """Gradient exchange by step, None without a DistributedDataParallel model. boundaries: steps on the CPU, (n, 2),
+    ns."""
     events = trace.events
     steps = len(boundaries)
     forwards = _in_steps(trace, np.flatnonzero(matching(trace, FORWARD.__eq__)), boundaries)

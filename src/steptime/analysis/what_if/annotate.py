@@ -56,9 +56,8 @@ TITLES = {
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """An interval of a track that `annotate` adds to a trace. start, end: ns on the trace's clock. arrow: number of the
-    arrow from here to the next slice of the critical path; arrived: number of the arrow that ends here; NONE for
-    none."""
+    """An interval of a track that is added to a trace. start, end: ns on the trace's clock. arrow: number of the arrow
+    from here to the next slice of the critical path; arrived: number of the arrow that ends here; NONE for none."""
 
     track: int
     name: str

@@ -69,8 +69,8 @@ class ThreadPoint(IntEnum):
 @dataclass(frozen=True, slots=True, eq=False)
 class Points:
     """Points of the threads' program, by track and, on a track, in program order. row: row of the runtime call, NONE
-    for points that are no call. mark: index of the step at a boundary, number of the burst, or number of a fork and its
-    join; else NONE."""
+    for points that are no call. mark: number of the step at a boundary, of the burst, or of a fork and its join; else
+    NONE."""
 
     track: Int64
     time: Int64

@@ -191,7 +191,7 @@ def _scale_to(graph: Graph, target: float, duration: Int64 | None = None) -> flo
 def calibration_of(
     graph: Graph, found: GraphRun, others: Iterable[GraphRun], step: float, *, profiled: bool
 ) -> Calibration:
-    """Calibration of a graph to a step. found: run of the graph; others: its runs with cheaper work. profiled: as in
+    """Calibration of a graph to a step. found: its run; others: runs with cheaper work. profiled: as in
     `Calibration`."""
     nodes, replayed = graph.nodes, per_step(found)
     spent = [(kind.title, float(nodes.duration[(nodes.kind == node) & (nodes.step >= 0)].sum()) / len(graph.start))
@@ -212,8 +212,7 @@ FACTORS = {"free": 0.0, "halved": 0.5}
 
 
 def cheaper_runs(graph: Graph) -> dict[str, GraphRun]:
-    """Runs of the graph in which work of one kind costs nothing or half, by name: "kernels free", "host halved" and so
-    on."""
+    """Runs of the graph in which work of one kind costs nothing or half, by name: "kernels free", "host halved", …."""
     runs = {}
     host = _of_host(graph)
     for what, kinds in CHEAPER.items():

@@ -127,8 +127,7 @@ _OF_EDGE: dict[int, PathKind] = {
 @dataclass(frozen=True, slots=True, eq=False)
 class NamedPath:
     """Critical path with names, in pieces in time order. kind: `PathKind`; name: index in the trace's symbols, NONE for
-    none; start, end: ns since the first replayed step's start; step: index of the step; on_device: 1 if on the
-    device."""
+    none; start, end: ns since the first step's start; step: index of the step; on_device: 1 if on the device."""
 
     kind: Int64
     name: Int64

@@ -207,8 +207,8 @@ class GraphRun:
 def run(
     graph: Graph, *, weight: Int64 | None = None, duration: Int64 | None = None, kept: Bool | None = None
 ) -> GraphRun:
-    """Runs the graph: each node finishes when all that it waits for has. Weights, durations and the edges to keep can
-    be replaced."""
+    """Result of running the graph: each node finishes when all that it waits for has. weight, duration: values that
+    replace the graph's own. kept: edges to use, all by default."""
     edges = graph.edges
     weights = edges.weight if weight is None else weight
     durations = graph.nodes.duration if duration is None else duration

@@ -213,9 +213,8 @@ class Delays:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Streams:
-    """Order of the activities on their streams. before: index of the previous activity on the stream, NONE for the
-    first; ended: its end, ns (far in the past for the first); first: True if the activity is the first that its call
-    launched."""
+    """Order of activities on their streams. before: index of the previous activity, NONE for the first; ended: its end,
+    ns (far in the past for the first); first: True if the activity is the first that its call launched."""
 
     before: Int64
     ended: Int64
