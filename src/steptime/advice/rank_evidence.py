@@ -43,7 +43,8 @@ def companions(case: Case, rank: int, comparison: RankComparison | None) -> Case
 
 
 def with_straggler_site(comparison: RankComparison | None, cases: Mapping[int, Case]) -> RankComparison | None:
-    """The comparison with the line behind the straggler's excess, if the straggler's case shows it. cases: by rank."""
+    """The comparison with the line behind the straggler's excess, if the straggler's case shows it. cases: case of each
+    rank."""
     late = comparison.late if comparison is not None else None
     if comparison is None or late is None or late.ranks[0] not in cases:
         return comparison

@@ -40,7 +40,7 @@ class MemoryUse:
     """Memory of a process, bytes. peak: most memory reserved on a device, or resident on a CPU. allocated_peak: most
     memory of tensors on a device, by its allocator. capacity: size of the device's or the machine's memory. retries:
     number of the allocator's retries per steady step, None on a CPU. growth: bytes per step; grows: True if it is
-    significant; grown: bytes in total. optimizer_state: from the optimizers' types and their elements."""
+    significant; grown: bytes in total. optimizer_state: bytes, from the optimizers' types and elements."""
 
     device: str
     peak: int
@@ -178,9 +178,9 @@ class LoaderUse:
 @dataclass(frozen=True, slots=True)
 class SettingsUse:
     """Process-wide switches of the job. packages: installed packages that a fix could use. allocator: value of
-    PYTORCH_CUDA_ALLOC_CONF. matmul_precision: of float32 matmuls. debug_switches: (variable, value) of each that is on.
-    anomaly_site, deterministic_site: line that turns the setting on, None if not found. threads_site: line that calls
-    torch.set_num_threads."""
+    PYTORCH_CUDA_ALLOC_CONF. matmul_precision: precision of float32 matmuls. debug_switches: (variable, value) of each
+    that is on. anomaly_site, deterministic_site: line that turns the setting on, None if not found. threads_site: line
+    that calls torch.set_num_threads."""
 
     intra_op_threads: int
     usable_cpus: int
@@ -384,8 +384,8 @@ class OutlierUse:
 class CaughtUse:
     """Slow steps that were sampled while they lasted. duration: mean, ns; usual: usual step time then, ns. numbers:
     numbers of the first ones. period: constant distance between them in steps, else 0. lines: user's lines, with their
-    fractions of the sampled time. profiled: numbers of steps that were predicted to be slow, and profiled; as_usual: of
-    those that then took no longer than others."""
+    fractions of the sampled time. profiled: numbers of steps that were predicted to be slow, and profiled; as_usual:
+    numbers of those that then took no longer than others."""
 
     count: int
     duration: float

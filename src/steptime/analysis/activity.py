@@ -42,7 +42,7 @@ LEAST_STEPS = 4
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """What the training thread did for training, and what for other purposes. forwards: outermost forward calls that
+    """Parts of the training thread's activity that train, and parts that do not. forwards: outermost forward calls that
     train (all, in a job that only infers), and inline ones. training_loaders: numbers of the iterators that feed
     training. evaluation: instants of evaluations between the steps; evaluation_in_steps: instants of evaluations that
     recur in most steps. rollout: instants of rollouts."""

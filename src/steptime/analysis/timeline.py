@@ -208,7 +208,7 @@ def records_of(table: IntervalTable, mask: Bool | None = None) -> RecordTable:
 
 
 def training_thread(table: IntervalTable) -> int:
-    """Number of the training thread in the journal: with most backwards, else updates, else forwards."""
+    """Number in the journal of the thread with most backwards, else most updates, else most forwards."""
     for kind in (Kind.BACKWARD, Kind.OPTIMIZER_STEP, Kind.SCALER_STEP, Kind.FORWARD):
         threads = table.thread[table.kind == int(kind)]
         if len(threads):

@@ -43,8 +43,9 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class JobHistory:
-    """Recordings of one job on one machine, the oldest first. reported: those with a step, without those made under
-    load if there are enough others. levels: changes of the step's level; `at` of each is an index in `reported`."""
+    """Recordings of one job on one machine, the oldest first. reported: recordings with a step, without those made
+    under load if there are enough others. levels: changes of the step's level; `at` of each is an index in
+    `reported`."""
 
     job: str
     machine: str

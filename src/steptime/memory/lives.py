@@ -60,9 +60,9 @@ class Failure:
 @dataclass(frozen=True, slots=True, eq=False)
 class AllocationHistory:
     """History of allocations on one device. kind: "snapshot" (every live byte is known) or "trace" (only allocations
-    during the recording). time: of each event, ns, 0 if unknown. stack: call stack of each event. reserved: bytes that
-    the process held before the first event and after each, (events + 1,). segments: segments at the end, None for a
-    trace. segment_events: allocations and frees by the driver; segment_event_index: their indices among all events.
+    during the recording). time: time of each event, ns, 0 if unknown. stack: call stack of each event. reserved: bytes
+    that the process held before the first event and after each, (events + 1,). segments: segments at the end, None for
+    a trace. segment_events: allocations and frees by the driver; segment_event_index: their indices among all events.
     boundaries: index of the last event of each step, boundary_source: how the boundaries were found, in words. cut:
     clause on what is missing, or ""."""
 

@@ -114,8 +114,8 @@ class Numbered:
         return array("i", [words.setdefault(each, len(words)) if isinstance(each, str) else 0 for each in found])
 
     def stack(self, frames: object) -> int:
-        """Number of the call stack given as a list of frames; NO_STACK for anything else. Lists are told apart by their
-        id, since all of them stay alive."""
+        """Number of the call stack given as a list of frames; NO_STACK for anything else. The id of a list identifies
+        it, since all lists stay alive."""
         if not isinstance(frames, list) or not frames:
             return NO_STACK
         key = tuple(map(id, frames))

@@ -36,9 +36,9 @@ class CollectiveRow:
     """Collectives of one kind in one process group over all compared ranks. ranks: number of compared ranks; size:
     number of ranks in the group, 0 if unknown. calls: number per step of a rank. bytes: median of a call, None if
     unknown. transfer: time after the last rank arrived; waiting: time before that; exposed: part of both in which
-    nothing else ran; all ns per step and rank. algorithm_bandwidth, bus_bandwidth: of the median call after the last
-    arrival, B/s, the second as NCCL-tests defines it; link_share: fraction of the measured link, None if unknown. late:
-    rank that was waited for most; straggler_share: its fraction of the waiting."""
+    nothing else ran; all ns per step and rank. algorithm_bandwidth, bus_bandwidth: rates of the median call after the
+    last arrival, B/s, the second as NCCL-tests defines it; link_share: fraction of the measured link, None if unknown.
+    late: rank that was waited for most; straggler_share: its fraction of the waiting."""
 
     name: str
     group: str

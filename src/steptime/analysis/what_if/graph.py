@@ -51,8 +51,8 @@ class EdgeKind(IntEnum):
 class Nodes:
     """Nodes in an order in which each comes after all that it waits for. kind: `NodeKind`. time: ns on the trace's
     clock, which defines the order. observed: time at which the node was reached, ns on the trace's clock, only for
-    comparisons and display. duration: time at the node after all that it waits for, ns; 0 for the CPU. row: of the
-    event table (a device activity, or the runtime call of a CPU node; else NONE). track: of a CPU node, else NONE.
+    comparisons and display. duration: time at the node after all that it waits for, ns; 0 for the CPU. row: row in the
+    event table of a device activity, or of a CPU node's runtime call; else NONE. track: track of a CPU node, else NONE.
     step: index of the step that launched a device activity, NONE outside steps and for the CPU."""
 
     kind: Int64
@@ -188,8 +188,8 @@ NO_SOURCE = -(2**62)
 @dataclass(frozen=True, slots=True, eq=False)
 class GraphRun:
     """Result of running a graph. finish: ns since the first step's start, by node. through: the edge that determined
-    it, NONE if no edge leads there. start, end: of the steps, (n,), ns. A step ends when the CPU and all that it
-    launched have ended. It starts when the CPU starts it and the previous step has ended (as
+    it, NONE if no edge leads there. start, end: start and end of each step, (n,), ns. A step ends when the CPU and all
+    that it launched have ended. It starts when the CPU starts it and the previous step has ended (as
     `trace_steps.device_step_bounds` defines it for measured steps). last: node that ends each step, (n,)."""
 
     finish: Int64

@@ -201,8 +201,8 @@ SURE = 5_000
 class Delays:
     """Usual delays of the machine, ns. launch: from the end of the launching call to the activity, by `EventKind`
     (negative if kernels start before their call returns). copy: from the start of a waiting copy call to its copy. gap:
-    between activities of one stream, by `EventKind` of the later. wait: from the end of the awaited work to the wait's
-    return. call: duration of a wait call that has nothing to wait for."""
+    time between activities of one stream, by `EventKind` of the later. wait: from the end of the awaited work to the
+    wait's return. call: duration of a wait call that has nothing to wait for."""
 
     launch: dict[int, int]
     copy: int

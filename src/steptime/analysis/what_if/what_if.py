@@ -79,7 +79,7 @@ class Replay:
         return tuple(sorted(pairs, key=lambda pair: -pair[1]))
 
     def longest(self) -> tuple[tuple[str, str, float], ...]:
-        """(kind, name, ns per step) of the longest parts of the critical path. name: of a kernel, an operator or a
+        """(kind, name, ns per step) of the longest parts of the critical path. name: name of a kernel, an operator or a
         function, "" for none."""
         first, number = distinct(self.path.kind, self.path.name)
         keys = np.stack((self.path.kind[first], self.path.name[first]), axis=1)
