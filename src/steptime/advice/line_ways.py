@@ -44,9 +44,9 @@ FEW = r"\[\s*(?::\s*\w+|-\s*\w+\s*:|0|-\s*1)\s*\]"
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """A line as it is written. called: functions that it was seen to call; hits: per step; read: containers that it
-    goes through, by name, with their kinds; around: the other lines of its function that were timed, with their hits;
-    kinds: of what it does in vain; loads: True for a line of the loader's."""
+    """A line as it is written. called: functions that it was seen to call; hits: number of executions per step; read:
+    kinds of the containers that it goes through, by name; around: hits of the other timed lines of its function; kinds:
+    kinds of work that it does in vain; loads: True for a line of the loader's."""
 
     tree: ast.Module
     text: str

@@ -230,8 +230,8 @@ def _looping(
 
 
 def _are_independent(case: Case, lines: Iterable[LineUse], rounds: Sequence[LineUse]) -> bool:
-    """True if the rounds of a loop do not need each other's results. lines: of the function; where all of them run in
-    rounds, the loop is in the functions that call it, as they were seen to."""
+    """True if the rounds of a loop do not need each other's results. lines: lines of the function; if all of them run
+    in rounds, the loop is in the functions that call it."""
     own = max(line.hits for line in rounds) >= FEWEST_ROUNDS * min(line.hits for line in lines)
     if own:
         return not is_carried(line.source.text for line in rounds)

@@ -36,8 +36,8 @@ _Call = tuple[str, str, str, str]
 
 @dataclass(slots=True)
 class _Calls:
-    """Calls of one kind. count: in all steps; duration: ns in all steps, as in steady ones. weights: whether weights
-    get a gradient, as backwards show it."""
+    """Calls of one kind. count: number in all steps; duration: ns in all steps, scaled to steady ones. weights: True,
+    False or both, by whether weights get a gradient."""
 
     count: int = 0
     duration: float = 0.0

@@ -156,9 +156,9 @@ peak)."""
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Members:
-    """All kernels, one row each. rows: of the event table; operator: rows of their operators, -1 for none. duration:
-    ns. share: of the call's work, 0 to 1. filling: blocks of the grid per multiprocessor, nan if unknown. counted: True
-    for kernels of these steps; others may overlap the steps' time."""
+    """All kernels, one row each. rows: rows in the event table; operator: rows of their operators, -1 for none.
+    duration: ns. share: fraction of the call's work, 0 to 1. filling: number of blocks of the grid per multiprocessor,
+    nan if unknown. counted: True for kernels of these steps; others may overlap the steps' time."""
 
     rows: Int32
     operator: Int32

@@ -115,8 +115,8 @@ def find_steps(trace: Trace) -> FoundSteps:
 
 
 def whole_steps(trace: Trace) -> tuple[Trace, FoundSteps]:
-    """(trace, its steps whose device work is recorded). If no step's is, the trace is returned without its device,
-    since a breakdown would count the missing work as idle time."""
+    """(trace, its steps whose device work is recorded). If no step has such work, the trace is returned without its
+    device, since a breakdown would count the missing work as idle time."""
     found = find_steps(trace)
     whole = held_whole(trace, found.boundaries)
     if whole.all():

@@ -30,7 +30,7 @@ def without_tracer(layout: Layout, usual: Int64) -> Int64:
 
 
 def slowed_by_tracer(layout: Layout, usual: Int64) -> Estimate | None:
-    """Time by which steps are slower after the first device profile, ns; None if there was none, or if uncertain."""
+    """Time by which steps are slower after the first device profile, ns; None without a profile or if uncertain."""
     before = _before(layout, usual)
     if before.sum() < FEWEST or before.all():
         return None

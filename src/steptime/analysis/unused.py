@@ -70,8 +70,9 @@ class PickedUse:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Matched:
-    """Profiled passes that have made the graph of known ones. places: of all backward passes; frames: by track, with
-    the newest number of each pass. often: fraction of such graphs that had the known passes' fate."""
+    """Profiled passes that have made the graph of known ones. places: positions among all backward passes; frames:
+    their frames by track, with the newest number of each pass. often: fraction of such graphs that had the known
+    passes' fate."""
 
     places: list[int]
     frames: list[tuple[int, int, NumberedFrames]]
@@ -159,8 +160,9 @@ class UnreadUse:
 
 
 def unread_uses(steps: StepContext, known: Sequence[UnreadFacts]) -> tuple[UnreadUse, ...]:
-    """Results of modules that nobody reads, with their time, together by line. Attention whose weights are not
-    requested is fused, so its passes over them count; for other modules, operators that no backward goes through."""
+    """Results of modules that nobody reads, with the time of their operators, together by line. For attention weights,
+    these are the passes over the weights, since attention without them is fused; else the operators that backward does
+    not go through."""
     wall = float((steps.windows[:, 1] - steps.windows[:, 0]).sum())
     if not known or not wall:
         return ()

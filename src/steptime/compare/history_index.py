@@ -122,7 +122,7 @@ def entry_of(folder: Path, print_of: Fingerprint) -> Entry | None:
 
 
 def _measured(entry: Entry, looked: Sequence[_KnownProcess]) -> Entry:
-    """Entry with its step: of the slowest training process, or of the first one if they are alike."""
+    """The entry with its step: that of the slowest training process, or of the first one if they are alike."""
     trainers = [each for each in looked if each.mode != Mode.FORWARD] or looked
     found = [(each, each.case) for each in trainers if each.case is not None]
     if not found:

@@ -397,7 +397,8 @@ def _of_precision(peak: Peak) -> Iterator[Saving]:
 
 
 def _of_sharding(peak: Peak, ranks: int) -> Iterator[Saving]:
-    """Nothing for what does not train on several devices: by the recording, or by frames of torch's own."""
+    """Yields the saving of sharding; none for a job that does not train on several devices, by the recording or by
+    torch's frames."""
     several = ranks > 1 or any(DISTRIBUTED.search(frame.file) for frame in peak.history.stacks.frames)
     if not several or not (peak.owners == Owner.GRADIENTS).any():
         return

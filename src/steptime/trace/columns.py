@@ -233,7 +233,7 @@ def starts(events: Sequence[Event | Mark], *, exactly: bool) -> tuple[Int64, Boo
 
 
 def _exact_starts(texts: list[Any]) -> tuple[Int64, Bool]:
-    """The same from times as text, in one operation if all have the format of Kineto in 2024."""
+    """Result of `starts` for times as text, in one operation if all have the format of Kineto in 2024."""
     joined, count = b"".join(texts), len(texts)
     if len(joined) == count * len(PRECISE_LAYOUT):
         digits = np.frombuffer(joined, np.uint8).reshape(count, len(PRECISE_LAYOUT)) - np.uint8(ord("0"))

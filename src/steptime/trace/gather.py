@@ -248,8 +248,8 @@ START = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class _Other:
-    """A file type that is no trace. endings: of its name; holds: patterns that must all be in its first bytes; lacks:
-    bytes that must not. sentence: follows the file's name, and may contain {file}."""
+    """A file type that is no trace. endings: endings of its name; holds: patterns that must all be in its first bytes;
+    lacks: bytes that must not. sentence: follows the file's name, and may contain {file}."""
 
     slug: str
     sentence: str

@@ -107,7 +107,7 @@ def peek(path: Path, *, max_size: int = DEFAULT_MAX_SIZE) -> Trace:
 
 
 class _Reading:
-    """One pass over one file. The first `filled` bytes of the buffer are unread text."""
+    """State of one pass over one file. The first `filled` bytes of the buffer are unread text."""
 
     def __init__(self, path: Path, source: TraceSource) -> None:
         self._path, self._source = path, source

@@ -54,7 +54,8 @@ class Reduced:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Files of one rank, for a worker to summarise. number: position among all, used if the files have no rank."""
+    """Files of one rank, for a worker to summarise. number: position among all, used as the rank if the files have
+    none."""
 
     number: int
     files: RankFiles

@@ -108,7 +108,7 @@ def _latency(machine: Machine) -> float:
 
 
 def _replayed(steps: StepContext, track: int, rows: Int32, cases: Float64, step: float | None) -> Float64:
-    """(3,) ns per step: of the graph with the kernels in `rows` so many times as long, by case."""
+    """Duration of the step, (3,), ns, if the kernels in `rows` take so many times as long, by case."""
     window = window_of(steps.trace, steps.boundaries, steps.links.launch)
     boundaries = steps.boundaries[window.steps]
     wall = int(boundaries[0, 1] - boundaries[0, 0])
