@@ -56,15 +56,15 @@ OPERATORS: Mapping[type[ast.operator], Callable[[float, float], float]] = {
 
 @dataclass(frozen=True, slots=True)
 class Activation:
-    """Known activation. variable: name of the formula's variable. call: the call that computes it, without
-    "torch.nn.functional."."""
+    """Known activation function in a formula. variable: name of the formula's variable. call: torch function that
+    computes the same, without "torch.nn.functional."."""
 
     variable: str
     call: str
 
 
 def activation_of(formula: str) -> Activation | None:
-    """Activation that an expression of one variable computes; None for any other."""
+    """Activation function that an expression of one variable computes; None for any other expression."""
     if len(formula) > LONGEST:
         return None
     tree = tree_of(formula.strip())

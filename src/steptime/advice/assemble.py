@@ -86,8 +86,8 @@ def assemble(
     trainers_on_host: int = 1,
     kept: Mapping[str, float] | None = None,
 ) -> Case:
-    """Case of a process. recorded: its breakdown, None if nothing was profiled. kept: bytes that each module keeps for
-    backward, by path. Raises ValueError if no step is steady."""
+    """Case of a process: all evidence for the rules. recorded: its breakdown, None if nothing was profiled. kept: bytes
+    that each module keeps for backward, by path. Raises ValueError if no step is steady."""
     steps = layout.timeline.steps
     with_tracer = usual_steps(layout)
     usual = without_tracer(layout, with_tracer)
@@ -157,9 +157,9 @@ def assemble(
 def with_profile(
     case: Case, recorded: RecordedBreakdown, process: Process | None = None, kept: Mapping[str, float] | None = None
 ) -> Case:
-    """Case with everything that its profiled steps show. Recordings, whose always-on timers cover the steady steps, and
-    bare traces share this one place, so that no rule sees only one of them. process: None for a bare trace; kept: as in
-    `assemble`."""
+    """The case with everything that its profiled steps show. Recordings, whose always-on timers cover the steady steps,
+    and bare traces share this one place, so that no rule sees only one of them. process: None for a bare trace; kept:
+    as in `assemble`."""
     steps = recorded.profiled
     functions = recorded.functions
     runs = run_uses(functions, case.paths, case.lines, case.callees)
@@ -254,8 +254,9 @@ def _settings(process: Process, layout: Layout, usual: Int64, trainers: int) -> 
 
 
 def of_another_training(layout: Layout, usual: Int64, seen: Bool) -> bool:
-    """True if most of the usual steps' time is in steps of optimizers that updated nothing in the masked steps: the job
-    trains a second model in a loop of its own. What was seen in the first loop says nothing about it."""
+    """True if the job trains a second model in a loop of its own: most of the usual steps' time is in steps whose
+    optimizers updated nothing in the seen steps. What was seen of the first loop says nothing about it. seen: mask of
+    the seen steps."""
     steps, updates = layout.timeline.steps, layout.records.of(*UPDATES)
     step = step_at(np.stack([steps.start, steps.end], axis=1), updates.start)
     step, identity = step[step != UNKNOWN], updates.identity[step != UNKNOWN]
@@ -300,7 +301,7 @@ GARBAGE = "Python GC"
 
 
 def traced_garbage(trace: Trace, windows: Int64) -> GarbageUse | None:
-    """Garbage collections that the profiler recorded; None for none, which may mean that it did not record them."""
+    """Garbage collections that the profiler recorded; None if there are none, or if it did not record them."""
     events = trace.events
     rows = np.flatnonzero((events.event_kind == EventKind.PYTHON) & matching(trace, GARBAGE.__eq__))
     if not len(rows):

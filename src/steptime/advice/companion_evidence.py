@@ -29,8 +29,8 @@ DISPLAYED_CODE = 3
 
 
 def with_compile_logs(case: Case, logs: CompileLogs, folder: str) -> Case:
-    """Case with the user's lines that its generated kernels compute, graph breaks and failed guards. folder: the
-    logs'."""
+    """The case with what torch.compile's logs show: lines that generated kernels compute, graph breaks and failed
+    guards. folder: folder of the logs."""
     known = defaultdict[str, list[CompiledKernel]](list)
     for kernel in logs.kernels:
         for name in {kernel.name, PREFIX.sub("", kernel.name)}:
@@ -76,13 +76,13 @@ SAYS_NOTHING = re.compile(
 
 
 def with_counters(case: Case, measured: Sequence[MeasuredKernel]) -> Case:
-    """Case whose kernels have the counters that Nsight Compute measured."""
+    """The case with Nsight Compute's counters at its kernels. measured: kernels with counters."""
     known = by_function(measured)
     return replace(case, kernels=tuple(replace(use, counters=counters_of(use, known)) for use in case.kernels))
 
 
 def by_function(measured: Iterable[MeasuredKernel]) -> Mapping[str, Sequence[MeasuredKernel]]:
-    """Measured kernels by `kernel_function` of their names."""
+    """Measured kernels by the `kernel_function` of their names."""
     known = defaultdict[str, list[MeasuredKernel]](list)
     for kernel in measured:
         known[kernel_function(kernel.name)].append(kernel)
@@ -90,7 +90,7 @@ def by_function(measured: Iterable[MeasuredKernel]) -> Mapping[str, Sequence[Mea
 
 
 def reported_counters(case: Case, measured: int, source: str) -> str:
-    """Sentence on the fraction of the kernels' time that has counters. measured: number of kernels that Nsight Compute
+    """Sentence on the fraction of kernel time that has counters. measured: number of kernels that Nsight Compute
     measured."""
     found = [use for use in case.kernels if use.counters is not None]
     part = ratio(time_in(found), time_in(case.kernels))
@@ -99,7 +99,7 @@ def reported_counters(case: Case, measured: int, source: str) -> str:
 
 
 def counters_of(use: KernelUse, known: Mapping[str, Sequence[MeasuredKernel]]) -> KernelCounters | None:
-    """Counters of the measured kernel with this kernel's grid, all of whose words are in this kernel's name; None if
+    """Counters for a kernel: those of the measured kernel that has its grid and no word that its name lacks; None if
     there is none, or several that differ. known: measured kernels by `kernel_function`. Without grids in the trace, the
     kernel must have been measured with a single grid."""
     words, cut = words_of(use.name), len(use.name) == LONGEST_TEXT

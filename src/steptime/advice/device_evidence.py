@@ -108,7 +108,7 @@ def _waves(group: KernelUse, example: int, trace: Trace) -> float | None:
 
 
 def gap_uses(steps: StepContext) -> tuple[GapUse, ...]:
-    """Causes of the device's idle time, longest first. The device's own pauses between kernels that were already queued
+    """Idle time of the device by category and cause, longest first. Pauses between kernels that were already queued
     have no cause on the CPU: their cause is PAUSE."""
     give_back(len(steps.trace.events))
     gaps = gaps_of(steps)
@@ -165,8 +165,8 @@ def on_one_machine(size: int, members: str, devices: int) -> bool:
 
 
 def roofline_use(roofline: Roofline, case: Case, device: str = "") -> RooflineUse | None:
-    """The case's computing by bound; None if nothing computed. device: name for the datasheet. The ratios refer to the
-    roofline's steps, which are profiled and may take longer than the case's."""
+    """Computing time of the case by what bounds its kernels; None if nothing computed. device: name for the datasheet.
+    The ratios refer to the roofline's steps, which are profiled and may take longer than the case's."""
     if not len(roofline.split) or not roofline.split.any():
         return None
     step, compute = case.step.duration.value, named(case.categories, "compute")
@@ -202,8 +202,8 @@ device's own work."""
 
 
 def replay_use(replay: Replay | None, categories: tuple[CategoryUse, ...]) -> ReplayUse | None:
-    """Error, critical path and predictions of the replay. No prediction saves more than its categories have in all
-    steady steps, because the replay covers only some of them."""
+    """Error, critical path and predictions of a replay. No prediction saves more than its categories take in all steady
+    steps, because the replay covers only some of them."""
     if replay is None or not len(replay.replayed):
         return None
     predictions = tuple(_within(each, categories) for each in replay.predictions)
@@ -226,8 +226,8 @@ def _within(prediction: Prediction, categories: tuple[CategoryUse, ...]) -> Pred
 
 
 def at_roofline(trace: Trace, links: Links, roofline: Roofline) -> dict[str, dict[int, int]]:
-    """Times at the machine's peaks of the kernels that lose most, for the replay: by "operator (kernel)", ns by row of
-    the event table."""
+    """Times at the machine's peaks of the kernels that lose most, for the replay: by "operator (kernel)", a dict from
+    row of the event table to ns."""
     lost: dict[tuple[str, str], tuple[float, float]] = {}
     for group in roofline.groups:
         if group.at_roofline is not None and group.bound != COMMUNICATION:
@@ -248,7 +248,7 @@ def at_roofline(trace: Trace, links: Links, roofline: Roofline) -> dict[str, dic
 
 
 def machine_use(machine: Machine | None) -> MachineUse | None:
-    """Peaks of the machine for the rules; None if unknown."""
+    """Peaks of a machine as the rules see them; None if unknown."""
     if machine is None:
         return None
     dispatch = machine.launch or machine.dispatch
@@ -272,7 +272,7 @@ MOST_CHAINS = 50
 
 
 def chain_uses(trace: Trace, links: Links, steps: int) -> tuple[ChainUse, ...]:
-    """Chains of the steps, longest kind first. steps: number of steps that were linked."""
+    """Chains of pointwise kernels in the steps, longest kind first. steps: number of steps that were linked."""
     rows = _of_operators(trace, links)
     if not len(rows):
         return ()
@@ -378,8 +378,8 @@ Use = TypeVar("Use", KernelUse, ChainUse, GapUse)
 def with_device(
     case: Case, steps: StepContext, breakdown: Breakdown, sources: Mapping[str, SourceLine] | None = None
 ) -> Case:
-    """Case with kernels, roofline, chains, optimizers and replay. breakdown: of the steps. sources: lines by operator
-    name, for a trace without stacks."""
+    """The case with kernels, roofline, chains, optimizers and replay from a trace with a device. breakdown: breakdown
+    of the steps. sources: lines by operator name, for a trace without stacks."""
     trace, links = steps.trace, steps.links
     roofline = draw(steps, case.step.duration.value)
     give_back(len(trace.events))
@@ -479,7 +479,7 @@ def _bound_as_kernels(operators: Sequence[OperatorUse], groups: Sequence[KernelU
 
 
 def with_processor(case: Case, steps: StepContext) -> Case:
-    """Case of a trace without a device, with its roofline and optimizers."""
+    """The case with roofline and optimizers from a trace without a device."""
     return _on_machine(case, steps, draw(steps, case.step.duration.value))
 
 

@@ -37,8 +37,8 @@ from steptime.quantities import Estimate, SourceLine, format_duration, format_so
 
 
 def shared(findings: Sequence[Finding], case: Case, least: float) -> tuple[Finding, ...]:
-    """Findings with the savings that are left for each, in their order: the first takes its time first. least: ns below
-    which savings are not worth a finding."""
+    """Findings with savings that do not overlap, in the given order: each keeps what the findings before it leave of
+    its savings. least: ns; a finding that is left less has no savings and names the finding that includes them."""
     kept: list[Finding] = []
     for finding in findings:
         saving = finding.savings
@@ -189,9 +189,8 @@ REPLACES_FROM = 0.5
 def plugin_rules(
     taken: Iterable[Rule], found: Iterable[EntryPoint] | None = None
 ) -> tuple[tuple[Rule, ...], tuple[tuple[str, str], ...]]:
-    """Rules of plug-ins, and ("plug-in NAME", problem) for each one that cannot be used.
-
-    taken: rules whose codes and names are in use. found: entry points to load, by default the installed ones."""
+    """(rules of plug-ins, ("plug-in NAME", problem) for each plug-in that cannot be used). taken: rules whose codes and
+    names are in use. found: entry points to load, by default the installed ones."""
     codes = {rule.code: rule.name for rule in taken}
     rules: list[Rule] = []
     problems: list[tuple[str, str]] = []
@@ -257,16 +256,15 @@ def _interrupts() -> Iterator[list[int]]:
 
 @lru_cache(maxsize=1)
 def all_rules() -> tuple[tuple[Rule, ...], tuple[tuple[str, str], ...]]:
-    """Built-in rules and those of plug-ins, and the problems of plug-ins that cannot be used."""
+    """(built-in rules and those of plug-ins, problems of plug-ins that cannot be used)."""
     plugins, problems = plugin_rules(CATALOGUE)
     return CATALOGUE + plugins, problems
 
 
 def examine(case: Case, rules: Iterable[Rule] | None = None) -> Examination:
     """All findings of a case, by savings, followed by notes and caveats. A finding about most of the run comes first,
-    because no saving in a step is worth as much.
-
-    A rule without its evidence is listed as not examined with the reason, one that raises as failed."""
+    because no saving in a step is worth as much. A rule whose evidence is missing is listed as not examined, with the
+    reason; a rule that raises is listed as failed."""
     chosen, problems = all_rules() if rules is None else (tuple(rules), ())
     findings: list[Finding] = []
     absent: list[tuple[str, str]] = []

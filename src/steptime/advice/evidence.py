@@ -62,12 +62,12 @@ from steptime.trace.compile_logs import CompilerEvent
 
 @dataclass(frozen=True, slots=True)
 class LineUse:
-    """Line of the user's code. role: "input", "transfer", "forward", "backward", "optimizer", "evaluation" or "python".
-
-    duration: time of the line per step (without lines inside it that are traced too); python: part of it outside
-    operators, the loader and the phases; hits: executions per step. garbage: garbage collections per step inside it;
-    checkpoint: ns per step in torch.save. calls: functions that it was seen to call, such as "logging.Logger.info",
-    "torch.Tensor.item". trained: the loss is made of its result, as far as the names in the loop show."""
+    """A timed line of the user's code. role: "input", "transfer", "forward", "backward", "optimizer", "evaluation" or
+    "python". duration: ns per step (without lines inside it that are traced too); python: ns of these outside
+    operators, the loader and the phases; hits: number of executions per step. garbage: number of garbage collections
+    per step in the line; checkpoint: ns per step in torch.save. calls: functions that it was seen to call, such as
+    "logging.Logger.info", "torch.Tensor.item". trained: True if the loss is made from its result, as far as the names
+    in the loop show."""
 
     source: SourceLine
     role: LineRoleName
@@ -82,7 +82,8 @@ class LineUse:
 
 @dataclass(frozen=True, slots=True)
 class SeldomUse:
-    """Line of the training loop that makes a result of this name in each step, and the line that reads it in few."""
+    """Line of the training loop whose result is made in each step and read in few. name: variable that holds the
+    result. reader: line that reads it."""
 
     source: SourceLine
     name: str
@@ -91,8 +92,8 @@ class SeldomUse:
 
 @dataclass(frozen=True, slots=True)
 class RepeatedForward:
-    """Forwards without gradients, in training steps, of models that are trained in them, or that never are. duration,
-    calls: per step. steps: fraction of the steps that have one."""
+    """Forward passes without gradients in training steps. duration, calls: ns and number of these passes per step.
+    source: line that calls the model. steps: fraction of the steps that have one."""
 
     duration: Estimate
     calls: float
@@ -102,7 +103,8 @@ class RepeatedForward:
 
 @dataclass(frozen=True, slots=True)
 class TopModuleUse:
-    """Module that the job calls. type: its class; own: a class of torch's (Sequential, …). device: its parameters'."""
+    """Module that the job calls. type: its class; own: True for a class of torch's (Sequential, …). device: device of
+    its parameters. parameters: number of them."""
 
     type: str
     parameters: int
@@ -114,11 +116,11 @@ class TopModuleUse:
 
 @dataclass(frozen=True, slots=True)
 class OptimizerUse:
-    """An optimizer. duration: ns per step in its step(). dense_embedding_elements: elements of embedding weights whose
-    gradient is dense and mostly zero. kernels: that it launches per step, where the duration is the device's, from its
-    first kernel to the end of its last; None where it is the CPU's. groups: of parameters, distinct_groups: with
-    different options. made: at least so many, one in the place of the other. parameters, elements, groups: 0 where
-    not known."""
+    """An optimizer. duration: ns per step in its step(). dense_embedding_elements: number of elements of embedding
+    weights whose gradient is dense and mostly zero. kernels: number that it launches per step if the duration is the
+    device's (from its first kernel to the end of its last), None if it is the CPU's. groups: number of parameter
+    groups; distinct_groups: number of those with different options. made: least number of such optimizers that were
+    made, each replacing the one before. parameters, elements, groups: 0 if unknown."""
 
     type: str
     duration: Estimate
@@ -137,8 +139,8 @@ class OptimizerUse:
 
 @dataclass(frozen=True, slots=True)
 class CompilationUse:
-    """Compilation. duration: ns. after_warm_up: it ran in or between steps that should have been steady. reason: of a
-    recompilation."""
+    """A compilation. duration: ns. after_warm_up: True if it ran in or between steps that should have been steady.
+    reason: cause of a recompilation."""
 
     source: SourceLine
     duration: int
@@ -149,7 +151,7 @@ class CompilationUse:
 @dataclass(frozen=True, slots=True)
 class CompiledKernelUse:
     """Kernel that torch.compile generated. duration: ns per step. lines: user's lines that it computes, in file order.
-    operators: ATen operators fused into it. code: its source in Triton or C++, "" except for the longest."""
+    operators: ATen operators fused into it. code: Triton or C++ source, only for the longest kernels, else ""."""
 
     name: str
     duration: float
@@ -160,8 +162,8 @@ class CompiledKernelUse:
 
 @dataclass(frozen=True, slots=True)
 class CompilerUse:
-    """Records of torch.compile. folder: theirs; "" if only the breaks and limits are known that the job itself showed.
-    limits: functions that hit the recompile limit and run uncompiled."""
+    """What torch.compile reported about the job. folder: folder of its logs; "" if only the breaks and limits are known
+    that the job itself showed. limits: functions that hit the recompile limit and run uncompiled."""
 
     folder: str
     kernels: tuple[CompiledKernelUse, ...] = ()
@@ -172,7 +174,8 @@ class CompilerUse:
 
 @dataclass(frozen=True, slots=True)
 class SiteUse:
-    """Call that can make the CPU wait for the device. calls: per step; seen: in all. functions: that its line calls."""
+    """Call that can make the CPU wait for the device. calls: number per step; seen: number in all. functions: what its
+    line calls."""
 
     name: str
     device: str
@@ -206,8 +209,8 @@ class PathUse:
 @dataclass(frozen=True, slots=True)
 class RunUse:
     """Operator or function that runs at a line, or in a function as a whole (`whole`; source: its first line). share:
-    fraction of the time there; duration: ns per step, as the lines were timed. calls: per step. shapes: of the inputs
-    of most of them, as a trace has them; depth, shallow: as of `CallUse`."""
+    fraction of the time there; duration: ns per step, as the lines were timed. calls: per step. shapes: input shapes of
+    most calls, as a trace has them; depth, shallow: as in `CallUse`."""
 
     source: SourceLine
     name: str
@@ -224,9 +227,8 @@ Record = TypeVar("Record")
 
 
 def record_of(record: Callable[..., Record], like: object, /, **given: Any) -> Record:
-    """Record with the given fields and, by name, those of another object.
-
-    An array with one value per step becomes its mean; with an interval where the field is an estimate."""
+    """Record of the class `record`, filled from the given fields and from those of `like` with the same names. An array
+    with one value per step becomes its mean, or an estimate with an interval if the field is one."""
     for name, parameter in signature(record).parameters.items():
         if name in given or not hasattr(like, name):
             continue
@@ -241,17 +243,17 @@ Value = TypeVar("Value")
 
 
 def absent(default: Value, reason: str, in_trace: str = "") -> Value:
-    """Field of `Case` that may be missing. default: None or (), its value then. reason: sentence for a report on why it
-    may be missing; in_trace: the same for a bare trace of a job that steptime did not run."""
+    """Field of `Case` that may be missing. default: its value then, None or (). reason: sentence for a report on why it
+    is missing; in_trace: such a sentence for a bare trace of a job that steptime did not run."""
     metadata = {"reason": reason, "in_trace": in_trace or reason}
     return field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True, slots=True)
 class Case(RuleFacts):
-    """Everything that rules may look at for one process. changing_work: whether the model runs other operators or
-    shapes from one profiled step to the next; None where that is not known. second_order: gradients are taken of
-    gradients in the profiled steps."""
+    """All evidence on one process that rules may look at. changing_work: True if the model runs other operators or
+    shapes from one profiled step to the next, None if unknown. second_order: True if gradients are taken of gradients
+    in the profiled steps."""
 
     step: StepSummary
     categories: tuple[CategoryUse, ...] = absent((), "no breakdown (no profile of the steady steps)")
@@ -379,7 +381,7 @@ class Case(RuleFacts):
 
     @property
     def compilable(self) -> bool:
-        """True if torch.compile is not in use yet, and would not refuse: what AOTAutograd compiles cannot be
+        """True if torch.compile is not in use yet and would work: code that AOTAutograd compiles cannot be
         differentiated twice (torch 2.13, torch/_functorch/_aot_autograd/runtime_wrappers.py)."""
         return not (self.compiled or self.second_order)
 
@@ -409,18 +411,18 @@ itself, for rules that look at much that may be missing."""
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Parts of a case that a function takes, by its parameter names. needed: parameters without a default, without
-    which the function is not called. names: all."""
+    """Names of the fields of a case that a function takes as parameters. needed: parameters without a default, without
+    which the function is not called. names: all parameters."""
 
     needed: frozenset[str]
     names: tuple[str, ...]
 
     def missing_in(self, case: Case) -> tuple[str, ...]:
-        """Needed parts that a case lacks, by name."""
+        """Names of the needed fields that a case lacks."""
         return tuple(name for name in sorted(self.needed) if name in ABSENT and not case.has(name))
 
     def of(self, case: Case) -> dict[str, Any]:
-        """Arguments for the function."""
+        """Arguments for the function, taken from a case, by name."""
         return {name: case if name == "case" else getattr(case, name) for name in self.names}
 
 

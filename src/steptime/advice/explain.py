@@ -42,12 +42,12 @@ RISKS = ("", "cannot hurt", "low", "medium", "considerable", "high")
 
 
 def find_rule(code: str) -> Rule | None:
-    """Rule with a code or a name, ignoring case; None if there is none."""
+    """Rule with this code or name, ignoring case; None if there is none."""
     return next((each for each in all_rules()[0] if _is_called(each, code)), None)
 
 
 def find_fix(code: str) -> Fix | None:
-    """Fix with a code or a name, ignoring case; None if there is none."""
+    """Fix with this code or name, ignoring case; None if there is none."""
     return next((each for each in FIXES if _is_called(each, code)), None)
 
 
@@ -56,7 +56,7 @@ def _is_called(entry: Rule | Fix, code: str) -> bool:
 
 
 def page_of(entry: Rule | Fix) -> str:
-    """Page of a rule or a fix, as Markdown."""
+    """Documentation page of a rule or a fix, as Markdown."""
     parts = [f"# {entry.code} {entry.name}: {entry.page.title}"]
     parts += [f"## {heading}\n\n{text}" for heading, text in entry.page.sections]
     if isinstance(entry, Rule):
@@ -69,7 +69,7 @@ def page_of(entry: Rule | Fix) -> str:
 
 
 def site_pages() -> dict[str, str]:
-    """Texts of all pages of rules and fixes, with an index of each, by their paths on the site."""
+    """Texts of all pages on rules and fixes, with an index of each kind, by their paths on the site."""
     pages = {f"rules/{each.name}.md": page_of(each) for each in RULES}
     pages |= {f"fixes/{each.name}.md": page_of(each) for each in FIXES}
     pages["rules/README.md"] = _index("Rules", "What steptime looks for.", RULE_FAMILIES, RULES)

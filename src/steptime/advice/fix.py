@@ -18,7 +18,7 @@ SECTIONS = ("What it changes", "What it promises", "What it should gain", "When 
 
 
 class Promise(Enum):
-    """Promise of a fix about the numbers of the training."""
+    """What a fix promises about the numbers of the training."""
 
     SAME_BITS = "the same losses, bit by bit"
     SAME_CURVE = "a loss curve like that of another seed"
@@ -33,9 +33,9 @@ class Goal(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CallEdit:
-    """Keywords to set in a call at `site` in the user's source; without a site, in the only call of that name in the
-    started script. callee: last name of the function ("DataLoader", "AdamW"). keywords: (name, expression as
-    source)."""
+    """Edit that sets keywords in the call at `site` in the user's source or, without a site, in the only call of that
+    name in the started script. callee: last name of the function ("DataLoader", "AdamW"). keywords: (name, expression
+    as source)."""
 
     callee: str
     keywords: tuple[tuple[str, str], ...]
@@ -44,10 +44,10 @@ class CallEdit:
 
 @dataclass(frozen=True, slots=True)
 class ArgumentEdit:
-    """Expression around an argument of the call at `site`. callee: as in `CallEdit`. argument: its keyword, if it is
-    not the first. plain: the expression, with {value} for an argument that is a name; once: the expression for any
-    other argument, which must be evaluated once. apart: attributes through which the file may read the original value;
-    the edit is then skipped."""
+    """Edit that wraps an argument of the call at `site` in an expression. callee: as in `CallEdit`. argument: its
+    keyword, "" for the first argument. plain: the expression, with {value} for an argument that is a name; once: the
+    expression for any other argument, which must be evaluated once. apart: attributes through which the file may read
+    the original value; the edit is then skipped."""
 
     callee: str
     argument: str
@@ -59,17 +59,18 @@ class ArgumentEdit:
 
 @dataclass(frozen=True, slots=True)
 class CopyEdit:
-    """Asynchronous copies: non_blocking=True for each `.to(…)` and `.cuda(…)` on the line at `site`."""
+    """Edit that makes copies asynchronous: non_blocking=True for each `.to(…)` and `.cuda(…)` on the line at `site`."""
 
     site: SourceLine
 
 
 @dataclass(frozen=True, slots=True)
 class SwitchEdit:
-    """Switch to turn off that the script turns on by a call with a literal True. callee: last name of the function
-    ("set_detect_anomaly"). example: text for the user if there is no such call. value: replacement for True; other than
-    "False", it replaces any literal, and only in a single call. assigned: attribute that also turns it on if set to
-    True ("cudnn.deterministic"). others: last names of other calls that may turn it on; the edit is then skipped."""
+    """Edit that turns off a switch which the script turns on by a call with a literal True. callee: last name of the
+    function ("set_detect_anomaly"). example: text for the user if there is no such call. value: replacement for True; a
+    value other than "False" replaces any literal, and only if there is a single call. assigned: attribute that also
+    turns it on if set to True ("cudnn.deterministic"). others: last names of other calls that may turn it on; the edit
+    is then skipped."""
 
     callee: str
     example: str
@@ -80,8 +81,8 @@ class SwitchEdit:
 
 @dataclass(frozen=True, slots=True)
 class AutocastEdit:
-    """Forward and loss inside of `with torch.autocast(…)`: the statements from `forward` to the one before `backward`,
-    in one block. example: text for the user if they are not in one."""
+    """Edit that puts forward and loss inside `with torch.autocast(…)`: the statements from `forward` to the one before
+    `backward`, which must be in one block. example: text for the user if they are not."""
 
     forward: SourceLine
     backward: SourceLine
@@ -92,13 +93,12 @@ class AutocastEdit:
 
 @dataclass(frozen=True, slots=True)
 class ModelEdit:
-    """Statement about the model, after its construction: before the optimizer of its parameters is made, or before the
-    training loop. forward: line of the loop that calls it by its name; optimizer: line that makes the optimizer.
-
-    statement: with {model} and {torch} for their names. batch: statement before the forward, with {batch} for the
-    model's input ("" for none). prefixed: the statement adds a prefix to the parameters' names; if the file saves the
-    model, `in_place` is written instead ("": nothing). example: text for the user if the edit is not certain. module:
-    module that the statement needs besides torch, imported if necessary."""
+    """Edit that adds a statement about the model after its construction: before the optimizer of its parameters is
+    made, or before the training loop. forward: line of the loop that calls it by its name; optimizer: line that makes
+    the optimizer. statement: its source, with {model} and {torch} for their names. batch: source of a statement before
+    the forward, with {batch} for the model's input ("" for none). prefixed: True if the statement adds a prefix to the
+    parameters' names; if the file saves the model, `in_place` is written instead ("": nothing). example: text for the
+    user if the edit is not certain. module: module that the statement needs besides torch, imported if necessary."""
 
     statement: str
     forward: SourceLine
@@ -112,8 +112,8 @@ class ModelEdit:
 
 @dataclass(frozen=True, slots=True)
 class LoopEdit:
-    """Statements before the loop that trains the model. forward: a line in it. module: module that they need, imported
-    if necessary. example: text for the user if the loop is not found."""
+    """Edit that adds statements before the loop that trains the model. forward: a line in the loop. module: module that
+    the statements need, imported if necessary. example: text for the user if the loop is not found."""
 
     statements: tuple[str, ...]
     module: str
@@ -123,8 +123,8 @@ class LoopEdit:
 
 @dataclass(frozen=True, slots=True)
 class StatementEdit:
-    """Statement after the last import at the top of the started script. module: module that it needs, imported there
-    ("torch")."""
+    """Edit that adds a statement after the last import at the top of the started script. module: module that the
+    statement needs, imported there ("torch")."""
 
     statement: str
     module: str
@@ -132,21 +132,21 @@ class StatementEdit:
 
 @dataclass(frozen=True, slots=True)
 class DeferEdit:
-    """Sum at `site` (`total += loss.item()`) to keep on the device and to read where its value is used."""
+    """Edit that keeps the sum at `site` (`total += loss.item()`) on the device and reads it where its value is used."""
 
     site: SourceLine
 
 
 @dataclass(frozen=True, slots=True)
 class ActivationEdit:
-    """Formula at `site` to replace by the torch function that computes the same (`activations`)."""
+    """Edit that replaces the formula at `site` by the torch function that computes the same (`activations`)."""
 
     site: SourceLine
 
 
 @dataclass(frozen=True, slots=True)
 class DecoratorEdit:
-    """`@torch.compile` for the function around the line at `site`. function: its name."""
+    """Edit that adds `@torch.compile` to the function around the line at `site`. function: its name."""
 
     site: SourceLine
     function: str
@@ -154,14 +154,14 @@ class DecoratorEdit:
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentEdit:
-    """Variables for the job's environment; no source is edited."""
+    """Edit of the job's environment variables, (name, value); no source is edited."""
 
     variables: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Snippet:
-    """Example for the user to paste, where no edit is safe, and the line that it is about."""
+    """Example for the user to paste where no edit is safe. site: the line that it is about."""
 
     text: str
     site: SourceLine | None = None
@@ -198,12 +198,13 @@ Edit = SingleEdit | JointEdit
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One way to apply a fix to a case. label: the change as the user would write it. changes: empty if only the user
-    can make it (advice). saving: predicted ns per step, never more than a perfect fix could save; None without a model.
-    streams: words on random numbers that are drawn in another order; other_data: these also select the batches
-    (augmentation, shuffling). advice: one or two sentences, if it cannot be applied. reach: ns per step of everything
-    that it affects, 0 if unknown; its finding may be about less. as_written: there is no instrumented change, so the
-    edit itself is tried; if that cannot be written, it is advice."""
+    """One way to apply a fix to a case. label: the change as the user would write it. changes: the instrumented
+    changes, empty if only the user can apply the fix (`advice`). saving: predicted ns per step, never more than a
+    perfect fix could save; None without a model. streams: text on random numbers that are drawn in another order;
+    other_data: True if these also select the batches (augmentation, shuffling). advice: one or two sentences if
+    steptime cannot apply it. reach: ns per step of everything that it affects, 0 if unknown; its finding may be about
+    less. as_written: True if the edit itself is tried, for lack of an instrumented change; an edit that cannot be
+    written becomes advice."""
 
     label: str
     changes: tuple[Change, ...] = ()
@@ -222,10 +223,11 @@ Function = Callable[..., Outcome]
 
 @dataclass(frozen=True, slots=True)
 class Fix:
-    """Fix of a job. evidence: what its function needs. addresses: codes of the rules whose findings it answers.
-    promise: about the numbers. risk: from 1 (cannot hurt) to 5. low_precision: gradients are rounded to a low-precision
-    dtype. frees: fraction of the training's memory that it may free (0: none), used only to order trials for memory.
-    phases: those that it affects, empty for all: it answers no finding about a line of others."""
+    """A fix in the catalogue. evidence: fields of a case that its function takes. addresses: codes of the rules whose
+    findings it answers. promise: what it promises about the training's numbers. risk: from 1 (cannot hurt) to 5.
+    low_precision: True if gradients are rounded to a low-precision dtype. frees: fraction of the training's memory that
+    it may free (0: none), used only to order trials for memory. phases: phases that it affects, empty for all; it
+    answers no finding about a line of other phases."""
 
     code: str
     name: str
@@ -257,7 +259,7 @@ class Proposal:
 
     @property
     def advice_only(self) -> bool:
-        """True if only the user can apply it."""
+        """True if only the user can apply the proposal."""
         return not (self.option.changes or self.option.as_written)
 
 
@@ -272,8 +274,7 @@ def fix(
     frees: float = 0.0,
     phases: Iterable[str] = (),
 ) -> Callable[[Function], Fix]:
-    """Decorator that makes a fix of a function from parts of a case, named by its parameters, to options.
-
+    """Decorator that makes a fix of a function, whose parameters are fields of a case and whose results are options.
     Raises ValueError for a code that is not RMnnn, a name that is not in kebab case, a risk outside of 1 to 5, a
     parameter that no case has, or a docstring that lacks one of the four sections."""
     if not re.fullmatch(r"RM[1-9]\d\d", code) or not KEBAB_CASE.fullmatch(name):

@@ -22,7 +22,8 @@ SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 class FunctionScope:
-    """Function, or a module's own statements. around: parent of each node; reads: of each name."""
+    """Syntax of one function, or of a module's own statements. around: parent of each node; reads: reads of each
+    name."""
 
     def __init__(self, top: ast.AST) -> None:
         self.function: str = getattr(top, "name", "<module>")
@@ -67,7 +68,7 @@ class FunctionScope:
                         yield each.id, (node, ast.copy_location(item, node.value))
 
     def rounds(self, node: ast.AST) -> list[ast.AST]:
-        """Loops and comprehensions around a node, which run it again, the innermost first."""
+        """Loops and comprehensions around a node, which make it run repeatedly, the innermost first."""
         found: list[ast.AST] = []
         while (outer := self.around.get(node)) is not None:
             first = isinstance(outer, ast.For | ast.AsyncFor) and node is outer.iter  # it runs once
@@ -80,7 +81,7 @@ class FunctionScope:
         return found
 
     def meant(self, node: ast.expr) -> ast.expr:
-        """Expression that a name stands for; the node itself where that is not certain."""
+        """Expression that a name is bound to; the node itself where that is not certain."""
         if not isinstance(node, ast.Name) or len(self.reads[node.id]) != 1 or self._stores[node.id] != 1:
             return node
         statement, value = self._bound.get(node.id, (None, node))
@@ -102,7 +103,7 @@ def part_taken(node: ast.AST | None, whole: ast.AST) -> ast.expr | None:
 
 
 def written_call(node: ast.AST) -> tuple[str, list[ast.expr], list[ast.keyword]] | None:
-    """(name, arguments, keywords) of a call, of a method with its tensor first; a product is one of matmul."""
+    """(name, arguments, keywords) of a call, a method's tensor being the first argument; @ counts as a matmul."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult):
         return "matmul", [node.left, node.right], []
     if not isinstance(node, ast.Call):
@@ -121,7 +122,7 @@ def written_call(node: ast.AST) -> tuple[str, list[ast.expr], list[ast.keyword]]
 
 @lru_cache(maxsize=256)
 def scopes_of(text: str, first_line: int) -> tuple[FunctionScope, ...]:
-    """Functions of a text and its own statements; () for a text that is no Python."""
+    """Scopes of a source text: its functions and its own statements; () for a text that is no Python."""
     indented = text[:1].isspace()
     tree = tree_of(f"if True:\n{text}" if indented else text)
     if tree is None:

@@ -32,8 +32,8 @@ MOST, NEARLY_ALL = 0.5, 0.8
 
 
 def at_hottest_line(finding: Finding, case: Case) -> Finding:
-    """Finding moved to the hottest line below its own, which then becomes evidence. A straggler's line stays, because
-    it comes from that rank's own case, and this rank may never run it."""
+    """The finding moved to the hottest line below its own, which becomes evidence. A straggler's line stays, because it
+    is from that rank's own case, and this rank may never run it."""
     if finding.weight is Weight.CAVEAT or (finding.savings is None and finding.source is None):
         return finding
     known = finding.source
@@ -56,8 +56,8 @@ def at_hottest_line(finding: Finding, case: Case) -> Finding:
 
 
 def hottest_line(known: SourceLine | None, category: str, saved: float, case: Case) -> SourceLine | None:
-    """Line with most of a category's time below the known one; the known one if it runs itself and no other line
-    dominates. saved: savings of the finding, ns per step."""
+    """Line with most of a category's time, among the known line and the lines that it leads to; the known one if it
+    runs itself and no other line dominates. saved: savings of the finding, ns per step."""
     below = _below(known, category, case)
     inside = [path for path in below if is_user_file(path.lines[0].file)] or below
     if not inside:
@@ -73,8 +73,8 @@ def hottest_line(known: SourceLine | None, category: str, saved: float, case: Ca
 
 
 def main_line(paths: list[PathUse], case: Case) -> tuple[SourceLine, float]:
-    """Line of the input that takes most of these paths' time, else the innermost below the loop that takes nearly all
-    of it with what it calls; with its ns."""
+    """(line that explains the time of some paths, its ns): the line that by itself takes most, if that is most of it
+    all; else the innermost line below the loop that takes nearly all, callees included."""
     line, spent = longest_line(paths)
     everything = sum(path.duration for path in paths)
     if spent >= MOST * everything:
@@ -92,7 +92,7 @@ def main_line(paths: list[PathUse], case: Case) -> tuple[SourceLine, float]:
 
 
 def longest_line(paths: list[PathUse]) -> tuple[SourceLine, float]:
-    """Line that itself takes most of the time, with its ns."""
+    """(line that by itself takes most of the time, its ns)."""
     lines = {path.lines[0].place: path.lines[0] for path in paths}  # a comprehension has a function of its own
     spent = summed((path.lines[0].place, path.duration) for path in paths)
     longest = max(spent, key=lambda each: spent[each])

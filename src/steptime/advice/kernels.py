@@ -69,13 +69,13 @@ _ROW = re.compile(r"\[([\d,\s]*)\]")
 
 
 def plain_name(name: str) -> str:
-    """Operator's name without namespace, overload and in-place underscore: "aten::add_.Tensor" is "add"."""
+    """Name of an operator without namespace, overload and in-place underscore: "aten::add_.Tensor" is "add"."""
     plain = name.rsplit("::", 1)[-1].split(".", 1)[0]
     return plain[:-1] if plain.endswith("_") and not plain.endswith("__") else plain
 
 
 def tensor_core_name(device: str) -> str:
-    """Vendor's name for the Tensor Cores of a device. device: its name."""
+    """Vendor's name for the Tensor Cores of a device. device: name of the device."""
     return "matrix cores" if re.search(r"AMD|Instinct|Radeon", device) else "Tensor Cores"
 
 
@@ -106,14 +106,14 @@ def elements(shape: tuple[int, ...]) -> int:
 
 
 def time_in(uses: Iterable[KernelUse]) -> float:
-    """Time per step in all of them, ns."""
+    """Time per step in all of these kernel groups, ns."""
     return sum(use.duration for use in uses)
 
 
 @dataclass(frozen=True, slots=True)
 class KernelName:
-    """All kernels of one name. operators: those that launch it, longest first; kinds: number of its groups by operator
-    and shape. calls: per step; duration: ns per step. bound: of most of its time."""
+    """All kernels of one name. operators: operators that launch them, longest first; kinds: number of groups by
+    operator and shape. calls: number per step; duration: ns per step. bound: bound of most of the duration."""
 
     name: str
     operators: tuple[str, ...]
@@ -141,20 +141,21 @@ def _named(name: str, same: list[KernelUse]) -> KernelName:
 
 
 def about_kernels(made: Rule, kernels: Sequence[KernelUse], summary: str, advice: str, saving: Estimate) -> Finding:
-    """Finding about kernels, with the longest as its evidence."""
+    """Finding about some kernels, with the longest ones as evidence."""
     evidence = tuple(map(as_evidence, longest(kernels)))
     source = first_source(kernels)
     return made.finding(summary, advice, saving, category="compute", source=source, evidence=evidence)
 
 
 def above_peaks(uses: Iterable[KernelUse]) -> float:
-    """Time per step above that of good kernels for the same work, ns; kernels without a model count as good."""
+    """Time per step that kernels take beyond good kernels for the same work, ns; those without a model count as
+    good."""
     modelled = ((use.duration, use.at_roofline) for use in uses if use.at_roofline is not None)
     return sum(max(0.0, duration - best / REACHABLE) for duration, best in modelled)
 
 
 def longest(uses: Iterable[KernelUse], count: int | None = 3) -> list[KernelUse]:
-    """First `count` of the kernel groups by time, all for None."""
+    """The `count` longest kernel groups; all of them for None."""
     return sorted(uses, key=lambda use: -use.duration)[:count]
 
 
@@ -164,7 +165,7 @@ def first_source(uses: Iterable[KernelUse]) -> SourceLine | None:
 
 
 def as_evidence(use: KernelUse) -> str:
-    """Kernel group as evidence: "aten::mm [[64, 100], [100, 64]]: 1.20 ms in 24 calls, sgemm_128x64"."""
+    """Text on a kernel group: "aten::mm [[64, 100], [100, 64]]: 1.20 ms in 24 calls, sgemm_128x64"."""
     shapes = f" {use.shapes}" if use.shapes else ""
     name = f", {short_kernel(use.name)}" if use.name else ""
     calls = format_count(use.calls, "call")
@@ -173,7 +174,7 @@ def as_evidence(use: KernelUse) -> str:
 
 
 def counter_words(counters: KernelCounters) -> str:
-    """Counters in a line: "occupancy 12 % of at most 17 % (registers), memory 20 %, arithmetic 9 %, …"."""
+    """Text on a kernel's counters: "occupancy 12 % of at most 17 % (registers), memory 20 %, arithmetic 9 %, …"."""
     most = f" of at most {format_share(counters.possible)}" if counters.possible is not None else ""
     need = f" ({counters.limit})" if most and counters.limit else ""
     message = [f"occupancy {format_share(counters.occupancy)}{most}{need}"] if counters.occupancy is not None else []
@@ -193,10 +194,9 @@ def short_kernel(name: str) -> str:
 
 
 def moving(operators: Iterable[OperatorUse], machine: MachineUse | None) -> list[OperatorUse]:
-    """Memory-bound pointwise operators of the model, without the optimizer's.
-
-    The bandwidth is that of a copy, or what plain operators reach here if that is less. Newly allocated tensors are
-    slow to write (4 to 8 GB/s where a copy reached 41), whatever is computed."""
+    """Memory-bound pointwise operators of the model, without the optimizer's. Their bound is the bandwidth of a copy,
+    or what plain operators reach here if that is less. Newly allocated tensors are slow to write (4 to 8 GB/s where a
+    copy reached 41), whatever is computed."""
     waiting = (use for use in operators if use.bound == "memory" and use.phase != "optimizer")
     pointwise = [use for use in waiting if plain_name(use.name) in POINTWISE]
     reached = _rate([use for use in pointwise if plain_name(use.name) not in LABORIOUS])
@@ -216,9 +216,9 @@ def _without_recurrent(use: OperatorUse) -> OperatorUse:
 
 
 def least_step(case: Case) -> float:
-    """Lower bound on a step, ns: its matmuls on the accelerator at the largest rate of any dtype, which no
-    change of the code can beat; 0 if unknown. That is so on a CPU, whose rate depends on the threads, with
-    checkpointing, whose recomputation is avoidable, and with rates that were measured under load."""
+    """Lower bound on a step, ns, that no change of the code can beat: its matmuls on the accelerator at the largest
+    rate of any dtype. 0 if unknown: on a CPU, whose rate depends on the threads; with checkpointing, whose
+    recomputation is avoidable; with rates that were measured under load."""
     machine = case.machine
     if machine is None or case.step.device == "cpu" or machine.under_load or case.recompute is not None:
         return 0.0

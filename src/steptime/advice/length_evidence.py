@@ -29,8 +29,8 @@ FILLS_UP = "aten::pad_sequence"
 
 
 def length_use(windows: Iterable[StepContext]) -> LengthUse | None:
-    """Lengths of the batches, where the first operator of forward that differs between steps has several, and the steps
-    last the longer the longer they are; else None."""
+    """Range of input lengths in the profiled steps, if longer inputs make longer steps; else None. The lengths are
+    those in the first operator of forward that differs between steps."""
     found = [(length, spent) for window in windows if not window.stacks for length, spent in _lengths(window)]
     lengths, durations = np.array([length for length, _ in found]), np.array([spent for _, spent in found])
     if len(found) < FEWEST or lengths.min() == lengths.max() or durations.min() == durations.max():
@@ -71,7 +71,8 @@ def _first_shapes(window: StepContext, rows: Int64) -> list[dict[str, tuple[tupl
 
 
 def padding_use(windows: Iterable[StepContext], runs: Iterable[RunUse]) -> PaddingFacts | None:
-    """Padding by the rows that pad_sequence is given in the profiled steps, at its line; None where it did not run."""
+    """Padding of batches, from the rows that pad_sequence gets in the profiled steps, with its line; None without
+    it."""
     shares: dict[tuple[int, int], float] = {}
     for number, window in enumerate(windows):
         trace = window.trace

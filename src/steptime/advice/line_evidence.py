@@ -48,14 +48,14 @@ def function_of(source: SourceLine) -> tuple[str, str]:
 
 
 def is_same_line(one: SourceLine, other: SourceLine) -> bool:
-    """True for one line of one file name: traces shorten paths."""
+    """True if two sources are one line of one file name; traces shorten paths, so folders are ignored."""
     return one.line == other.line and function_of(one)[0] == function_of(other)[0]
 
 
 def function_around(lines: Iterable[SourceLine], source: SourceLine) -> str | None:
-    """Qualified name of the function that a source means: the same name in its file, else the first of the same plain
-    name at or after its line; None if there is none. A trace omits the class and only has the line where a function
-    starts, and many classes of a file may have a forward()."""
+    """Qualified name of the function that a source means: the function of that name in its file, else the first with
+    the same plain name at or after its line; None if there is none. A trace has only a function's plain name and first
+    line, and many classes of a file may have a forward()."""
     same = [line for line in lines if function_of(line) == function_of(source)]
     if any(line.function == source.function for line in same):
         return source.function
@@ -72,7 +72,7 @@ def lines_around(lines: Sequence[LineUse], paths: Iterable[PathUse], source: Sou
 
 
 def sampled_lines(paths: Iterable[PathUse], source: SourceLine) -> dict[SourceLine, float]:
-    """Time per step of each line of the function that a source means, from sampled paths, ns."""
+    """Time of each line of the function that a source means, from sampled paths, ns per step."""
     own = own_times(paths).items()
     spent = {line: duration for line, duration in own if function_of(line) == function_of(source)}
     around = function_around(spent, source)
@@ -80,7 +80,7 @@ def sampled_lines(paths: Iterable[PathUse], source: SourceLine) -> dict[SourceLi
 
 
 def own_times(paths: Iterable[PathUse | SampledPath]) -> dict[SourceLine, float]:
-    """Time of each line by itself, without what it calls, ns as in the paths."""
+    """Time of each line without what it calls, ns as in the paths."""
     return summed((path.lines[0], path.duration) for path in paths if path.lines)
 
 
@@ -124,7 +124,7 @@ UPDATED = 0.8
 def with_updates_by_hand(
     operators: Iterable[OperatorUse], top_modules: Iterable[TopModuleUse]
 ) -> tuple[OperatorUse, ...]:
-    """Operators with the phase "optimizer" for updates by hand: those outside of the model that pass over all its
+    """Operators with updates by hand in the phase "optimizer": those outside the model that pass over all its
     parameters, if one of them modifies as many bytes in place."""
     model = max(top_modules, key=lambda top_module: top_module.parameter_bytes, default=None)
     operators = tuple(operators)
@@ -145,9 +145,8 @@ line."""
 
 @dataclass(frozen=True, slots=True)
 class LineTime:
-    """Line with its time in a steady step, without torch.save (a segment of its own, outside of all steps).
-
-    python: the part outside the loader and the model."""
+    """A line with its time in a steady step, without torch.save, which is a segment outside of all steps. python: the
+    part outside the loader and the model."""
 
     line: LineUse
     duration: Estimate
@@ -155,9 +154,8 @@ class LineTime:
 
 
 def line_times(lines: Iterable[LineUse], phases: tuple[CategoryUse, ...]) -> tuple[LineTime, ...]:
-    """Lines, scaled down so that those of a role take no longer than their phase does in the steady steps.
-
-    A comprehension on a line is a function of its own to Python: its time is added to the line's."""
+    """Timed lines with their times in a steady step, scaled down so that the lines of a role take no longer than their
+    phase. A comprehension is a function of its own to Python: its time is added to its line's."""
     own = [_own(group) for group in _by_place(lines).values()]
     scales = {role: _scale(own, role, named(phases, phase)) for role, phase in PHASE_OF.items()}
     return tuple(
@@ -196,14 +194,14 @@ def _scale(own: list[LineTime], role: str, phase: CategoryUse | None) -> float:
 
 
 def loop_functions(lines: Iterable[LineUse]) -> frozenset[tuple[str, str]]:
-    """(file, function) of the training loops: functions with lines that run the model's backward or update."""
+    """(file, function) of each training loop: each function with lines that run the model's backward or update."""
     return frozenset(
         (line.source.file, line.source.function) for line in lines if line.role in ("backward", "optimizer")
     )
 
 
 class LineKind(Enum):
-    """Kind of a line by the functions that it calls, most certain first; its text does not matter."""
+    """Purpose of a line, by the functions that it calls (not by its text), the most certain kind first."""
 
     CHECKPOINT = re.compile(
         r"torch\.serialization\.save|_?pickle\.(?:\w+\.)?dump|(?:.*\.)?(?:save_pretrained|save_checkpoint|save_state)"
@@ -232,12 +230,12 @@ def line_kind(calls: Iterable[str]) -> LineKind:
 
 
 def calls_function(calls: Iterable[str], *names: str) -> bool:
-    """True if a called function has one of these names, without its module."""
+    """True if one of the called functions has one of these names. Modules of the called functions are ignored."""
     return any(each.rpartition(".")[2] in names for each in calls)
 
 
 def converts_lists(calls: Iterable[str]) -> bool:
-    """True if a line makes a tensor, but not from a single NumPy array that it has made itself."""
+    """True if a line makes a tensor from data that no NumPy function called on that line has made, such as a list."""
     names = tuple(calls)
     return line_kind(names) is LineKind.ARRAYS and not any(each.startswith("numpy.") for each in names)
 
@@ -251,13 +249,11 @@ WRAPPED = (LineRole.INPUT, LineRole.FORWARD, LineRole.BACKWARD, LineRole.OPTIMIZ
 
 
 def line_uses(process: Process, layout: Layout, usual: Int64, in_operators: Intervals = EMPTY) -> tuple[LineUse, ...]:
-    """Traced lines, longest first, with times scaled to the usual steps. usual: indices of the steps that define the
-    step time. The few traced steps are slower, because of the tracing and other load, but shares of a step stay the
-    same.
-
-    in_operators: intervals of the profiled steps in which the training thread was inside operators. Lines are not
-    traced there, but the gaps between the instrumented parts are the same. If operators take a fraction of a profiled
-    gap, the same fraction of a line's time in that gap is not Python's."""
+    """Lines that were timed, longest first, with their times scaled to the usual steps. usual: indices of the steps
+    that define the step time. The few traced steps are slower, because of the tracing and other load, but shares of a
+    step stay the same. in_operators: intervals of the profiled steps in which the training thread was inside operators.
+    Lines are not traced there, but the gaps between the instrumented parts are the same. If operators take a fraction
+    of a profiled gap, the same fraction of a line's time in that gap is not Python's."""
     steps, times = layout.timeline.steps, layout.lines.times
     lined = np.flatnonzero(steps.lined)
     if not len(lined) or not len(times.identity):
@@ -313,8 +309,8 @@ def line_uses(process: Process, layout: Layout, usual: Int64, in_operators: Inte
 
 
 def grown_line(process: Process, layout: Layout) -> tuple[SourceLine, float] | None:
-    """Line with most of the extra time of steps that are periodically slow, and its fraction of that time, from steps
-    timed by line. None if no slow or no other step was timed, or no line takes most of it."""
+    """(line with most of the extra time of periodically slow steps, its fraction of that time), from line-timed steps;
+    None if no slow or no other step was timed, or no line takes most of the extra time."""
     steps = layout.timeline.steps
     turns = lined_turns(steps)
     chosen, period = turns.slow, turns.period
@@ -333,8 +329,8 @@ def grown_line(process: Process, layout: Layout) -> tuple[SourceLine, float] | N
 def forwards_without_gradients(
     process: Process, layout: Layout, usual: Int64
 ) -> tuple[RepeatedForward | None, RepeatedForward | None]:
-    """Forwards without gradients in the usual steps, of two kinds of models: those that are trained in these steps and
-    read what the model reads with gradients; and those that never run with gradients and keep their weights."""
+    """Forwards without gradients in the usual steps: (those of models that these steps train, on what the model also
+    reads with gradients; those of models that never run with gradients and keep their weights)."""
     forwards = layout.activity.forwards
     gradient = forwards.flagged(Flag.GRADIENT)
     trained = np.isin(forwards.identity, forwards.identity[gradient])
@@ -406,7 +402,7 @@ AT_WORK = ("compute", "communication", "copy", "overhead")
 
 
 def profile_scale(operators: Iterable[OperatorUse], categories: Iterable[CategoryUse]) -> float:
-    """Ratio of steady to profiled time inside operators, at most 1; 1 without categories."""
+    """Time inside operators in a steady step divided by that in a profiled one, at most 1; 1 without categories."""
     profiled = sum(use.duration for use in operators)
     steady = _at_work(categories)
     return min(1.0, ratio(steady, profiled)) if steady > 0 and profiled > 0 else 1.0
@@ -418,12 +414,10 @@ def steady_time(
     categories: Sequence[CategoryUse],
     machine: MachineUse | None,
 ) -> float:
-    """Time of the chosen operators in a steady step, ns.
-
-    Nothing is scaled below its roofline (Williams, Waterman and Patterson, Communications of the ACM 52, 2009) if the
-    machine's rates are known: a profiled step's extra time is above it. As measured (torch 2.13, two processors),
-    operators that write large new tensors took two to four times as long while profiled, matmuls a tenth
-    longer."""
+    """Time of the chosen operators in a steady step, ns. Nothing is scaled below its roofline (Williams, Waterman and
+    Patterson, Communications of the ACM 52, 2009) if the machine's rates are known: a profiled step's extra time is
+    above it. As measured (torch 2.13, two processors), operators that write large new tensors took two to four times as
+    long while profiled; matmuls took a tenth longer."""
     profiled = sum(use.duration for use in operators)
     steady = _at_work(categories)
     if not 0 < steady < profiled:

@@ -44,9 +44,9 @@ FEW = r"\[\s*(?::\s*\w+|-\s*\w+\s*:|0|-\s*1)\s*\]"
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """A line as it is written. called: functions that it was seen to call; hits: per step; read: containers that it
-    goes through, by name, with their kinds; around: the other lines of its function that were timed, with their hits;
-    kinds: of what it does in vain; loads: True for a line of the loader's."""
+    """A line as it is written. called: functions that it was seen to call; hits: number of executions per step; read:
+    kinds of the containers that it goes through, by name; around: hits of the other timed lines of its function; kinds:
+    kinds of work that it does in vain; loads: True for a line of the loader's."""
 
     tree: ast.Module
     text: str
@@ -74,8 +74,8 @@ class _Line:
 
 
 def way_of_line(place: SourceLine, case: Case, mostly: Collection[str]) -> str:
-    """A sentence on how to write this line so that it takes less; "" where none is known. mostly: last names of the
-    functions that take most of it, () if unknown."""
+    """Sentence on how to rewrite a line so that it takes less time; "" if none is known. mostly: last names of the
+    functions that take most of the line's time, () if unknown."""
     inside = [use for use in case.lines if body_of(use.source) == body_of(place)]
     text, numbers = _statement(place, {use.source.line: use.source.text for use in inside})
     tree = parsed(text)
@@ -101,12 +101,12 @@ def way_of_line(place: SourceLine, case: Case, mostly: Collection[str]) -> str:
 
 
 def body_of(place: SourceLine) -> tuple[str, str]:
-    """(file, function) that a line stands in: a comprehension and a lambda are functions of their own to Python."""
+    """(file, function) that contains a line. A comprehension and a lambda are functions of their own to Python."""
     return place.file, re.sub(r"\.<locals>\.<\w+>$", "", place.function)
 
 
 def joins_itself(text: str) -> bool:
-    """True for a line that binds a name to an array of all that it held and something new."""
+    """True for a line that assigns to a name an array made of its old value and something new."""
     tree = parsed(text)
     return tree is not None and _grown(tree) is not None
 
@@ -127,7 +127,7 @@ def _statement(place: SourceLine, lines: Mapping[int, str]) -> tuple[str, range]
 
 
 def parsed(text: str) -> ast.Module | None:
-    """Syntax of a line, which may be the head of a block or go on below; None if it has none."""
+    """Syntax tree of a line, which may be the head of a block or incomplete; None if it has none."""
     text = text.strip().removeprefix("el") if text.strip().startswith("elif ") else text.strip()
     ends = ("", " pass", _open(text))
     return next((tree for end in ends if (tree := tree_of(text + end)) is not None), None)

@@ -35,10 +35,9 @@ def _reported(known: set[int], every: RecordTable, steps: Steps, usual: Int64) -
 
 def loader_use(process: Process, layout: Layout, usual: Int64) -> LoaderUse | None:
     """Training loader that the steps wait for most, with all its iterators; None without one, and if it was read before
-    the steps.
-
-    wait excludes an iterator's extra time for its first batch, and the shutdown of its workers when no batches are
-    left. Both belong to `start`, the time from the last batch of an iterator to the first one of the next."""
+    the steps. wait excludes an iterator's extra time for its first batch, and the shutdown of its workers when no
+    batches are left. Both are part of `start`, the time from the last batch of an iterator to the first batch of the
+    next one."""
     groups = _groups(process, layout)
     if not groups:
         return None

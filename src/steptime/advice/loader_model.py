@@ -65,15 +65,17 @@ LEAST_BUSY = 0.001
 
 @dataclass(frozen=True, slots=True)
 class Supply:
-    """Supply and demand of a loader, ns per step. production: one process's time to make a step's batches; consumption:
-    the step without its wait; both as if neither disturbed the other. worked: part of the production on a CPU; the rest
-    is sleep. handover: time to receive ready batches from workers. delay: extra time to receive them while workers
-    prepare the next. opening: time of the first batch of each epoch, divided by its steps; workers start it only on
-    request, so nothing hides it. unhidden: part of these costs that does not exist without workers.
+    """Time that a loader's batches take to make and to use, ns per step. production: one process's time to make a
+    step's batches; consumption: time of the step without its wait; both as if neither slowed the other. worked: part of
+    the production on a CPU; the rest is sleep. handover: time to receive ready batches from workers. delay: extra time
+    to receive them while workers prepare the next. opening: time of the first batch of each epoch, divided by its
+    steps; workers start it only on request, so nothing hides it. unhidden: part of these costs that does not exist
+    without workers.
 
-    processor: CPU time of a step at full use of all CPUs. threads: of the training process if it computes on the CPU,
-    else 1; cpus: for it and its workers. needed: workers for production to keep up, unbounded. limit: most workers
-    considered; bounded_by: the reason, in words."""
+    processor: CPU time of a step at full use of all CPUs. threads: number of the training process's threads if it
+    computes on the CPU, else 1; cpus: number of CPUs for it and its workers. needed: number of workers with which
+    production keeps up, without a limit. limit: largest number of workers considered; bounded_by: reason for it, in
+    words."""
 
     production: float
     worked: float
@@ -136,7 +138,7 @@ def handover(loader: LoaderUse, contention: Contention | None) -> float:
 
 
 def supply(case: Case, loader: LoaderUse) -> Supply | None:
-    """Supply and demand of a loader; None if its items were not timed."""
+    """Production and consumption of a loader's batches; None if its items were not timed."""
     produced = production(loader)
     if produced is None:
         return None
@@ -168,7 +170,7 @@ def supply(case: Case, loader: LoaderUse) -> Supply | None:
 
 
 def usable_text(loader: LoaderUse) -> str:
-    """Text such as "2 usable CPUs"."""
+    """Text on the CPUs that a loader's job can use, such as "2 usable CPUs"."""
     return format_count(loader.usable_cpus, "usable CPU")
 
 
@@ -238,7 +240,7 @@ def _opening(loader: LoaderUse, produced: float, works: float) -> float:
 
 
 def opening(loader: LoaderUse) -> float:
-    """Time until present workers deliver the first batch of an epoch, ns; 0 if items were not timed."""
+    """Time until running workers deliver the first batch of an epoch, ns; 0 if items were not timed."""
     produced = production(loader)
     return _first_batch(produced / loader.demand, 1.0) if produced and loader.demand else 0.0
 
@@ -257,7 +259,7 @@ def _processor(step: StepSummary, unmeasured: float, contention: Contention | No
 
 
 def samples_per_step(case: Case) -> float | None:
-    """Samples that a step reads from its loader, else rows of the model's inputs; None if unknown."""
+    """Number of samples that a step reads from its loader, else rows of the model's inputs; None if unknown."""
     if case.loader is not None and case.loader.batch_size:
         return case.loader.batch_size * case.loader.demand
     return case.inputs.samples if case.inputs is not None else None

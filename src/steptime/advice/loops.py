@@ -43,12 +43,12 @@ JOINS = re.compile(r"^(cat|concat\w*|[hv]?stack|add_?|\w*(index|scatter)_(add|co
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """A loop in the step that calls many operators, by its line or function. calls: number of operators per step; each:
-    their mean duration, ns. idle: total ns of the operators that dispatch bounds. python: ns of Python in the loop.
-    slow: ns that small matmuls take beyond their arithmetic at the machine's rate. lines: number of lines that call
-    operators. spent: ns of the timed lines in the loop. rounds: iterations per step. caller: line that calls the
-    function, if only that line was timed. at_once: savings if iterations that do not depend on each other were computed
-    at once; None if unknown."""
+    """Operators that one line or function calls in a loop within a step. calls: number of these calls per step; each:
+    mean ns of one. idle: ns per step in operators whose work takes no longer than their dispatch. python: ns of Python
+    in the loop. slow: ns of matmuls beyond what their arithmetic takes at the machine's rate. lines: number of lines
+    that call the operators. spent: ns of timed lines in the loop. rounds: number of rounds per step. caller: line that
+    calls the function, if only that was timed. at_once: savings of computing independent rounds at once; None if they
+    may depend on each other."""
 
     source: SourceLine
     calls: float
@@ -63,8 +63,8 @@ class Loop:
     at_once: Estimate | None = None
 
     def saving(self, dispatch: Estimate) -> Estimate:
-        """Savings on a CPU. dispatch: of the step's overhead, the loop's part. Without `at_once`: with it the loop's
-        Python, and at most all of the small operators and what matmuls lose by being small."""
+        """Savings without the loop, on a CPU: `at_once` if known; else dispatch, the loop's Python, and at most all of
+        the small operators and what matmuls lose by being small. dispatch: the loop's part of the step's overhead."""
         if self.at_once is not None:
             return self.at_once
         sure = Estimate(self.python, self.python, self.python, dispatch.samples)
@@ -73,7 +73,7 @@ class Loop:
 
 
 def loops(case: Case) -> Iterator[Loop]:
-    """Lines that run in a loop within the step, and functions whose lines were not timed."""
+    """Yields the loops within a step that call many operators, each at its line or, if not timed, its function."""
     functions: dict[SourceLine, list[OperatorUse]] = {}
     for use in case.operators:
         if use.source is not None and use.phase not in ("optimizer", "input"):  # what the loader does is no overhead
@@ -106,18 +106,17 @@ def _by_lines(case: Case) -> Iterator[Loop]:
 
 
 def siblings(case: Case) -> tuple[int, str]:
-    """(number, class) of the most modules of one class in one list or parent that run in a step; (0, "") if few do."""
+    """(number, class) of the largest group of modules that are of one class and in one list or parent, and run in a
+    step; (0, "") if there are few."""
     groups = Counter((each.path.rpartition(".")[0], each.type) for each in case.modules if each.calls)
     (_, kind), count = max(groups.items(), key=lambda item: item[1], default=(("", ""), 0))
     return (count, kind) if count >= FEWEST_ROUNDS else (0, "")
 
 
 def by_rounds(case: Case, rounds: float = 0.0) -> str:
-    """Advice where a loop of the job calls a recurrent layer or cell of torch.nn again and again in a step; "" where
-    none does. rounds: of the loop per step, 0 if they are not known.
-
-    With one call for 20 to 50 rounds, five loops took 24 to 94 % less CPU time (GRU and LSTM of width 100 to 512,
-    batches of 1 to 64; EPYC, torch 2.13)."""
+    """Advice for a loop of the job that calls a recurrent layer or cell of torch.nn in each round; "" if none does.
+    rounds: number of rounds per step, 0 if unknown. With one call for 20 to 50 rounds, five loops took 24 to 94 % less
+    CPU time (GRU and LSTM of width 100 to 512, batches of 1 to 64; EPYC, torch 2.13)."""
     least = FEWEST_ROUNDS * max(1.0, case.step.micro_batches)
     ready_made = any(use.recurrent for use in case.operators)
     parents = {each.path.rpartition(".")[0] for each in case.modules}  # a class of the job's may be called RNN, too
@@ -231,8 +230,8 @@ def _looping(
 
 
 def _are_independent(case: Case, lines: Iterable[LineUse], rounds: Sequence[LineUse]) -> bool:
-    """True if the rounds of a loop do not need each other's results. lines: of the function; where all of them run in
-    rounds, the loop is in the functions that call it, as they were seen to."""
+    """True if the rounds of a loop do not need each other's results. lines: lines of the function; if all of them run
+    in rounds, the loop is in the functions that call it."""
     own = max(line.hits for line in rounds) >= FEWEST_ROUNDS * min(line.hits for line in lines)
     if own:
         return not is_carried(line.source.text for line in rounds)
@@ -280,8 +279,9 @@ def _needed(use: OperatorUse, machine: MachineUse | None) -> tuple[float, float]
 
 
 def is_carried(texts: Iterable[str]) -> bool:
-    """True if a round of a loop needs the result of the round before: a variable is bound to a function of itself. A
-    sum, a list that grows and rows that are filled do not count. True as well where a line cannot be read."""
+    """True if a round of a loop needs the result of the round before: a variable is assigned a function of its old
+    value. A sum, a list that grows and rows that are filled do not count. Also True if a line cannot be parsed. texts:
+    lines of the loop."""
     reads: dict[str, set[str]] = {}
     computed: set[tuple[str, str]] = set()
     for text in texts:

@@ -11,7 +11,8 @@ from steptime.recording.recording import CodeFacts, CodeLine
 
 def on_loss_path(code: CodeFacts, roles: Mapping[int, LineRole]) -> frozenset[int]:
     """Identities of the lines of a loop whose results reach its backward(). If a line of the loop calls a model, only
-    lines that read its outputs count: inputs of the model need no gradients. roles: of the timed lines, by identity."""
+    lines that read its outputs count: inputs of the model need no gradients. roles: roles of the timed lines, by
+    identity."""
     lines = {identity_of(code, line): line for line in code.lines}
 
     def of_role(role: LineRole) -> list[CodeLine]:

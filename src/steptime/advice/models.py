@@ -32,7 +32,7 @@ REFUSED = "torch.compile refuses gradients of gradients"
 
 
 def or_compile(second_order: bool | None, what: str) -> str:
-    """ ", or compile the function"; where gradients are taken of gradients, why that is left out."""
+    """Text that ends a sentence of advice: ", or compile the function"; for gradients of gradients, why not."""
     return f"; {REFUSED}" if second_order else f", or compile {what}"
 
 
@@ -43,7 +43,7 @@ USUAL_DISPATCH = 1_000.0
 
 
 def checks(sites: Iterable[SiteUse]) -> list[SiteUse]:
-    """Lines at which torch.distributions reads the outcome of a check of its arguments, the most frequent first."""
+    """Lines at which torch.distributions checks its arguments and waits for the outcome, the most frequent first."""
     found = (
         each for each in sites
         if each.name == "__bool__" and any(name.startswith("torch.distributions.") for name in each.functions)
@@ -52,7 +52,7 @@ def checks(sites: Iterable[SiteUse]) -> list[SiteUse]:
 
 
 def check_time(machine: MachineUse | None) -> float:
-    """ns of one check."""
+    """Time of one such check of a distribution's arguments, ns."""
     return OPERATORS_OF_A_CHECK * ((machine.dispatch if machine is not None else None) or USUAL_DISPATCH)
 
 
@@ -68,10 +68,9 @@ def idle_cpus(contention: Contention) -> float:
 
 
 def at_once(busy: float, contention: Contention) -> float:
-    """Work of so many busy CPUs, in units of one CPU that runs alone; without a measurement, their number.
-
-    All usable CPUs together do the measured work. Cores have at most two hyperthreads (Intel, AMD), and a scheduler
-    fills cores first: half of the CPUs work as if alone, if all together do at least that much."""
+    """Work that `busy` CPUs do at once, in units of one CPU that runs alone; without a measurement, their number. All
+    usable CPUs together do the measured work. Cores have at most two hyperthreads (Intel, AMD), and a scheduler fills
+    cores first: half of the CPUs work as if alone, if all together do at least that much."""
     usable, together = contention.usable_cpus, contention.together
     if together is None or together <= 0 or usable < 1:
         return busy
@@ -117,9 +116,9 @@ FOREACH = frozenset({"Adadelta", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", 
 
 
 def lower_bound(use: OptimizerUse, machine: MachineUse | None) -> float:
-    """Lower bound on an update, ns: one pass over parameters, gradients and state, at the measured rate of in-place
-    updates of that size, else of a large copy. All but the gradient are read and written. On a CPU, the cost per tensor
-    is added."""
+    """Lower bound on the time of an optimizer's update, ns: one pass over parameters, gradients and state, at the
+    measured rate of in-place updates of that size, else of a large copy. All but the gradient are read and written. On
+    a CPU, the cost per tensor is added."""
     streams = STREAMS.get(use.type, USUAL_STREAMS)
     each = use.elements * BYTES_PER_ELEMENT
     copying = machine.copy_bytes if machine is not None and machine.copy_bytes else BYTES_PER_SECOND
@@ -135,8 +134,8 @@ def _collecting(use: OptimizerUse, machine: MachineUse | None) -> float:
 
 
 def dense_gradients(case: Case, elements: int) -> float:
-    """ns per step in which backward makes dense gradients of this many elements of embeddings: it fills at least as
-    much with zeros, and adds the rows that were looked up. Of more that is filled, this part by its bytes."""
+    """Time per step in which backward makes dense gradients for this many elements of embeddings, ns: it adds the rows
+    that were looked up, and fills at least as much with zeros. A larger fill counts in proportion to its bytes."""
     least = BYTES_PER_ELEMENT * elements
     made = [use for use in case.operators if LOOKED_UP in use.name]
     made += [
@@ -151,8 +150,8 @@ LOOKED_UP = "embedding_dense_backward"
 
 
 def hand_made_update(case: Case) -> list[LineTime]:
-    """Lines of a function that applies the gradients parameter by parameter, if no torch optimizer does. Of the lines
-    outside of the model that run for each parameter, they take most time."""
+    """Lines of a function that updates parameters one by one from their gradients, if no torch optimizer does. Of the
+    lines outside the model that run for each parameter, these take the most time."""
     updates = any(use.phase == "optimizer" for use in case.operators)
     if case.optimizers or not case.top_modules or not updates:
         return []
@@ -164,7 +163,7 @@ def hand_made_update(case: Case) -> list[LineTime]:
 
 
 def norm_use(table: IntervalTable, steps: Steps) -> NormUse | None:
-    """Summary of the sampled gradient norms; None without samples. Warm-up counts, because a norm explodes early."""
+    """Summary of the sampled gradient norms; None without samples. Warm-up steps count, since a norm explodes early."""
     rows = np.flatnonzero(table.kind == int(Kind.GRADIENT_NORM))
     if not len(rows):
         return None
@@ -207,9 +206,8 @@ MOST_TIMES = 2.0
 def zeroing(case: Case) -> tuple[float, float]:
     """(ns per step to fill gradients with zeros, ns per step to add to them in backward). (0, 0) if the operators
     outside of forward and backward fill fewer bytes than the gradients have. In the rest of the step a loss may fill,
-    too, as a sum does: there, as many fills as tensors, of about as many bytes, are of gradients.
-
-    Over several backwards gradients are added anyway: then only the filling counts."""
+    too (a sum does); there, fills are of gradients if their number and bytes fit. Over several backwards gradients are
+    added anyway: then only the filling counts."""
     tensors = sum(use.parameters for use in case.optimizers)
     least = MOST_OF_THEM * BYTES * sum(use.elements for use in case.optimizers)
     filling = [
@@ -256,8 +254,8 @@ behaviour); more is staged in pieces while the CPU waits."""
 
 
 def staging_operators(copies: Iterable[CopyUse]) -> frozenset[str]:
-    """Operators that copy a considerable amount of pageable memory to the device and nothing back: a wait of the host
-    in one is staging. With copies in both directions, the reason of the wait is ambiguous."""
+    """Operators that copy a considerable amount of pageable memory to the device and nothing back: a CPU wait in such
+    an operator is for staging. With copies in both directions, the reason for a wait is ambiguous."""
     copies = tuple(copies)
     back = {copy.operator for copy in copies if copy.kind == "DtoH"}
     sent = (copy for copy in copies if copy.kind == "HtoD" and copy.memory == "pageable" and copy.operator)
@@ -280,7 +278,7 @@ UNEVEN = 1.1
 
 
 def how_to_record(step: StepSummary) -> str:
-    """Advice on recording again, for a trace without the device's work."""
+    """Advice on how to record again, for a trace without the device's work."""
     if step.steady > 1:
         return "Profile fewer steps at once, alone on the device, so that the tracer loses no event."
     return "Record several steps after a warm-up: torch.profiler.schedule(wait=1, warmup=1, active=3)."
@@ -294,8 +292,8 @@ def straggler_name(late: Straggler) -> str:
 
 
 def straggler_text(late: Straggler, step: StepSummary) -> str:
-    """Sentence on the cost of a straggler, the same in the headline and in its finding: "Rank 3 is the straggler: the
-    others wait 6.50 ms per step (12 %) for it"."""
+    """Sentence on the cost of a straggler, for the headline and its finding: "Rank 3 is the straggler: the others wait
+    6.50 ms per step (12 %) for it"."""
     who, share = straggler_name(late), format_share(min(1.0, ratio(late.waiting, step.duration.value)))
     per = "of this step" if step.steady == 1 else "per step"
     waits = f"the others wait {format_duration(late.waiting)} {per} ({share}) for it"
@@ -303,8 +301,8 @@ def straggler_text(late: Straggler, step: StepSummary) -> str:
 
 
 def straggler_reason(late: Straggler) -> str:
-    """Text on the straggler's excess: "its input takes 21.0 ms longer, at train.py:43"; "" if nothing exceeds the
-    others'."""
+    """Text on what takes a straggler longer: "its input takes 21.0 ms longer, at train.py:43"; "" if nothing exceeds
+    the others'."""
     if not late.category or late.excess <= 0:
         return ""
     longer = f"{CATEGORIES.get(late.category, f'{late.category} takes')} {format_duration(late.excess)} longer"

@@ -43,7 +43,7 @@ MOST_NUMBERS = 8
 
 def usual_steps(layout: Layout) -> Int64:
     """Indices of the steady steps without outliers, which would dominate a mean. Steps that garbage collection makes
-    long are kept, however rare, because a full collection is slow and comes seldom. So are periodically slow steps."""
+    long stay, however rare, because a full collection is slow and comes seldom. Periodically slow steps stay, too."""
     steps, own = layout.timeline.steps, _own(layout)
     collected = measure(layout.records.of(Kind.GARBAGE).intervals, steps.start, steps.end)
     usual = np.flatnonzero(steps.steady)
@@ -88,7 +88,7 @@ def _limit(values: Int64) -> float:
 
 def outliers_of(layout: Layout, usual: Int64, optimizers: Mapping[int, str] = NO_OPTIMIZERS) -> OutlierUse | None:
     """Outliers among the steady steps of a recording, whether excluded from the usual ones or not; None without any.
-    Periodically slow steps are no outliers. optimizers: their types by identity."""
+    Periodically slow steps are no outliers. optimizers: types of the optimizers by identity."""
     steps = layout.timeline.steps
     steady = np.flatnonzero(steps.steady & ~_own(layout))
     names = tuple(phase.name.lower() for phase in Phase)
@@ -137,8 +137,8 @@ def _of_their_own(layout: Layout, steady: Int64, usual: Int64, optimizers: Mappi
 
 
 def outliers_of_trace(breakdown: Breakdown, usual: Int64, first: int) -> OutlierUse | None:
-    """Outliers of a trace. breakdown: of all steps but the first ones; usual: rows of it; first: number of steps before
-    it."""
+    """Outliers among the steps of a trace; None without any. breakdown: breakdown of all steps but the first ones;
+    usual: rows of it that are no outliers; first: number of steps before it."""
     names = tuple(category.name.lower() for category in Category)
     return _use(np.arange(len(breakdown.wall)) + first, breakdown.wall, breakdown.entries, names, usual + first)
 

@@ -46,7 +46,7 @@ NEARLY_ALL = 0.9
 
 
 def change_use(process: Process, layout: Layout) -> LastingChange | None:
-    """Level of the steps that changed for good, with its epoch and its line; None if there is none."""
+    """Lasting change of the steps' level, with its epoch and its line; None if there is none."""
     steps = layout.timeline.steps
     change = find_change(steps)
     if change is None or starts_with_tracer(layout, change.step - 1):
@@ -198,8 +198,8 @@ def _by_line(facts: SampleFacts, parts: tuple[str, ...] = ()) -> dict[SourceLine
 
 
 def period_use(process: Process, layout: Layout) -> PeriodUse | None:
-    """Period of slow steps; None without one, and if an optimizer steps in these steps alone: then models take turns,
-    as the networks of a GAN do."""
+    """Periodically slow steps; None without them, or if an optimizer steps in these alone: then models take turns, as
+    the networks of a GAN do."""
     period = find_period(layout.timeline.steps)
     if period is None or take_turns(layout.timeline.steps, layout.records.of(*UPDATES), period.slow):
         return None
@@ -259,7 +259,8 @@ def _only_call(process: Process) -> SourceLine | None:
 
 
 def pass_use(process: Process, layout: Layout, chosen: Int64) -> PassUse | None:
-    """The many backward passes of these steps; None where they are few, or the line is not known that starts them."""
+    """Backward passes of the chosen steps, if they are many; None if few, or if the line that starts them is
+    unknown."""
     steps, backwards = layout.timeline.steps, layout.records.of(Kind.BACKWARD).outermost()
     counts = counted(backwards.start, steps.start, steps.end)
     often = np.median(counts[chosen])
@@ -276,8 +277,8 @@ def _passes_at(time: int, steps: Steps, counts: Int64) -> int:
 
 
 def with_line(use: OutlierUse | None, process: Process, layout: Layout) -> OutlierUse | None:
-    """Outliers with the line that takes most of those that all functions were timed in. What lies between the steps,
-    such as an evaluation, is timed, too: all of that may be in the line, and none of it is theirs."""
+    """Outliers with the line that takes most of their time, from outliers in which all functions were timed. Time
+    between the steps, such as an evaluation, is timed, too; none of it counts as the outliers'."""
     if use is None:
         return None
     steps = layout.timeline.steps
@@ -294,7 +295,7 @@ def with_line(use: OutlierUse | None, process: Process, layout: Layout) -> Outli
 
 
 def with_passes(use: OutlierUse | None, process: Process, layout: Layout, usual: PassUse | None) -> OutlierUse | None:
-    """Outliers with their passes, where these are more than a usual step has."""
+    """Outliers with their backward passes, if these are more than a usual step has."""
     found = pass_use(process, layout, np.array(use.numbers, np.int64) - 1) if use is not None and use.numbers else None
     more = found is not None and (usual is None or found.count >= MORE_PASSES * usual.count)
     return replace(use, passes=found) if use is not None and more else use

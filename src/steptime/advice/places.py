@@ -94,8 +94,8 @@ WRAPPERS = re.compile(r"__(?:getitem|call|len|iter|next|getattr)__|forward|wrapp
 
 
 def with_what_runs(finding: Finding, case: Case, *, general: bool, speaks: bool = True) -> Finding:
-    """Finding with what runs at its place. general: its own advice holds for any code. speaks: its summary and advice
-    speak about what takes most of the place, too."""
+    """The finding with what runs at its place. general: True if its own advice holds for any code. speaks: True if its
+    summary and advice are to name what takes most of the place, not only its evidence."""
     place = finding.spent_at
     on_device = finding.category in WORKING and case.step.device != "cpu"  # where the CPU's time says nothing
     if place is None or finding.weight is Weight.CAVEAT or on_device:
@@ -126,7 +126,7 @@ def with_what_runs(finding: Finding, case: Case, *, general: bool, speaks: bool 
 
 
 def with_way_of_line(finding: Finding, case: Case) -> Finding:
-    """Finding whose advice is a better way to write its line, where one is known."""
+    """The finding with advice on a better way to write its line; unchanged if none is known."""
     way = _way(finding.spent_at, case) if finding.spent_at is not None else ""
     return _with_way(finding, way)
 
@@ -201,8 +201,8 @@ def _in_function(place: SourceLine, case: Case) -> list[RunUse]:
 
 
 def short_name(name: str) -> str:
-    """Name of a call in a sentence: "linalg_eigh" for "aten::linalg_eigh", "numpy.argsort" for one in a module that is
-    private."""
+    """Name of a call as sentences use it: "linalg_eigh" for "aten::linalg_eigh", "numpy.argsort" for a function in one
+    of NumPy's private modules."""
     if "::" in name:
         return plain_name(name)
     first, *modules, last = name.split(".") if "." in name else ("", name)
@@ -223,7 +223,7 @@ def _last(run: RunUse) -> str:
 
 
 def advice_on(run: RunUse) -> str:
-    """Advice for places where this takes most of the time; "" if none is known."""
+    """Advice for places where an operator or function takes most of the time; "" if none is known."""
     last = _last(run)
     if run.depth >= NESTED and WRAPPERS.fullmatch(last):
         grows = run.depth >= DEEPER * run.shallow
@@ -241,7 +241,7 @@ def _known(last: str) -> str:
 
 
 def avoided_by(name: str) -> str:
-    """Advice on a call of this name that need not be made for each item of a batch; "" for others."""
+    """Advice for a call of this name that need not run for each item of a batch; "" for other calls."""
     last = short_name(name).rpartition(".")[2]
     known = _known(last)
     return f"{last}: {known}" if known and known not in NEEDED_BY_BATCHES else ""

@@ -30,12 +30,10 @@ COMPUTING = frozenset({"ST908"})
 def propose(
     case: Case, findings: Sequence[Finding], fixes: Sequence[Fix] = CATALOGUE, *, goal: Goal = Goal.SPEED
 ) -> tuple[Proposal, ...]:
-    """Proposals for a case, best first; those that only the user can apply come last.
-
-    For memory, all fixes that need less of it and fit the case, whatever was found, because a user who asks for that is
-    short of it. For speed, fixes that answer a finding. No predicted saving exceeds the savings of the findings that a
-    fix answers (or of everything that it affects, where that is more), nor the step. A fix that cannot pay because the
-    host decides the step is not proposed."""
+    """Fixes to propose for a case, best first; those that only the user can apply come last. With memory as the goal,
+    these are all fixes that reduce it and fit the case, whatever was found; with speed, fixes that answer a finding. No
+    predicted saving exceeds the savings of the findings that a fix answers (or of everything that it affects, where
+    that is more), nor the step. A fix that cannot pay because the host decides the step is not proposed."""
     if goal is Goal.MEMORY:
         freeing = [each for fix in fixes if fix.frees for each in _freeing(fix, case)]
         return tuple(sorted(freeing, key=lambda each: (each.advice_only, -each.fix.frees / each.fix.risk)))

@@ -29,9 +29,9 @@ WORD = re.compile(r"\w+")
 
 @dataclass(frozen=True, slots=True)
 class Rounds:
-    """Lines of one function that run many times in a step. source: the one that takes most, with what it calls. spent:
-    ns per step of all of them; count: rounds per step. loops: one of these lines is a loop; else the function is called
-    so often."""
+    """Lines of one function that run many times in a step. source: the line that takes the most time, callees included.
+    spent: ns per step in all these lines; count: number of rounds per step. loops: True if one of the lines is a loop;
+    False if the function is called this often."""
 
     source: SourceLine
     spent: float
@@ -40,14 +40,14 @@ class Rounds:
 
     @property
     def each(self) -> float:
-        """ns of a round."""
+        """Time of one round, ns."""
         return ratio(self.spent, self.count)
 
     @property
     def words(self) -> str:
-        """ "a Python loop runs tens of thousands of rounds per step". In a long call only the first lines are timed and
-        counted, with a tracer that slows them: 20,000 rounds that took no time were estimated as 11,000 and as
-        90,000."""
+        """Text on the number of rounds: "a Python loop runs tens of thousands of rounds per step". In a long call only
+        the first lines are timed and counted, with a tracer that slows them: 20,000 rounds that took no time were
+        estimated as 11,000 and as 90,000."""
         thousands = next(words for least, words in THOUSANDS if self.count >= least)
         if self.loops:
             return f"a Python loop runs {thousands} of rounds per step"
@@ -59,8 +59,8 @@ class Rounds:
 
 
 def rounds_in(paths: Iterable[PathUse], least: float = MANY_ROUNDS) -> Rounds | None:
-    """The lines that run many times and take most of these paths' time; None where no line does, or where each of its
-    rounds takes long. least: rounds per step."""
+    """Lines that run many times per step and take most of these paths' time; None if there are none, or if each of
+    their rounds takes long. least: least number of rounds per step."""
     paths = [path for path in paths if path.lines]
     hits = summed((path.lines[0].place, path.ran) for path in paths)
     functions: dict[tuple[str, str], set[tuple[str, int]]] = defaultdict(set)

@@ -36,14 +36,15 @@ def rank_uses(comparison: RankComparison | None) -> tuple[RankUse, ...]:
 
 
 def companions(case: Case, rank: int, comparison: RankComparison | None) -> Case:
-    """Case of one rank, completed with the other ranks."""
+    """The case of one rank, completed with evidence on the other ranks."""
     uses = rank_uses(comparison)
     late = comparison.late if comparison is not None else None
     return replace(case, ranks=uses, rank=rank, straggler=late) if uses else replace(case, rank=rank)
 
 
 def with_straggler_site(comparison: RankComparison | None, cases: Mapping[int, Case]) -> RankComparison | None:
-    """Comparison with the line behind the straggler's excess, if its case (by rank) shows it."""
+    """The comparison with the line behind the straggler's excess, if the straggler's case shows it. cases: case of each
+    rank."""
     late = comparison.late if comparison is not None else None
     if comparison is None or late is None or late.ranks[0] not in cases:
         return comparison

@@ -62,9 +62,9 @@ WRITES = re.compile(r"""open\([^()]*["'][rb+]*[wax]""")
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """Steps, or a worker's batches, whose lines were looked at. share: of a line's time per one of them, what a step
-    may save; often: of them, per step; items: that a loader took in one of them, in
-    `read` ns, 0 if unknown."""
+    """Steps, or a worker's batches, whose lines were examined for repeated work. share: fraction of a line's time in
+    them that a step may save. often: number of such steps or batches per step. items: number of items that a loader
+    took in one of them, in `read` ns; 0 if unknown."""
 
     facts: RepeatFacts
     share: float = 1.0
@@ -74,15 +74,15 @@ class Looked:
 
     @property
     def fits(self) -> float:
-        """Factor on the time of rows that a generator made: in these few steps reading may have taken longer."""
+        """Factor on the time of rows that a generator made, since reading may have taken longer in these steps."""
         taken = sum(line.taken for line in self.facts.works)
         return min(1.0, ratio(self.read, taken)) if taken else 1.0
 
 
 def looked_at(process: Process, layout: Layout, loader: LoaderUse | None, usual: float) -> tuple[Looked, ...]:
-    """The training process's steps, and the batches of the training loader's worker. usual: ns of a step. A step lasts
-    as long as its workers need, so a line's part of the workers' time is the same part of the step, and of the wait at
-    most."""
+    """What was examined: steps of the training process, and batches of the training loader's worker. usual: ns of a
+    step. A step lasts as long as its workers need, so a line has the same fraction of the workers' time and of the
+    step, and at most that of the wait."""
     size, demand = (loader.batch_size or 1, loader.demand) if loader is not None else (0, 0.0)
     read = size * loader.item.value if loader is not None and loader.item is not None else 0.0
     found = [Looked(process.repeats, 1.0, 1.0, size * demand, read * demand)] if process.repeats is not None else []
@@ -95,8 +95,9 @@ def looked_at(process: Process, layout: Layout, loader: LoaderUse | None, usual:
 
 
 def repeat_uses(looked: Iterable[Looked], phases: tuple[CategoryUse, ...], usual: float) -> tuple[RepeatUse, ...]:
-    """The longest first; of lines that call each other the innermost that takes nearly all. None takes longer than its
-    phase of a steady step, or such a step, `usual` ns; backward through it comes on top (`_with_backward`)."""
+    """Lines that compute the same again, the longest first; of lines that call each other, the innermost that takes
+    nearly all. None takes longer than its phase of a steady step, or such a step, `usual` ns; backward through it is
+    added (`_with_backward`)."""
     whole = {phase.name: phase.duration.value for phase in phases}
     found = [
         RepeatUse(
@@ -181,7 +182,7 @@ def work_uses(
     lines: Iterable[LineUse] = (),
     paths: Iterable[PathUse] = (),
 ) -> tuple[WorkUse, ...]:
-    """Lines that go through more than they need, the longest first. A comprehension is a function of its own on its
+    """Lines that process more data than they need, the longest first. A comprehension is a function of its own on its
     line: the longer of the two counts. lines, paths: as timed in steps without watched library functions, which slow
     them: a line that calls no function of the user's takes no longer than that."""
     timed = summed((use.source.place, round(use.duration.value)) for use in lines)

@@ -67,11 +67,11 @@ class Weight(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Finding of a rule. savings: ns per step that a perfect fix of this alone could save; None for notes and caveats,
-    and for a part of another finding (`engine.shared`). summary: one line with the numbers. advice: one or two
+    """Finding of a rule. savings: ns per step that a perfect fix of this finding alone could save; None for notes and
+    caveats, and for a part of another finding (`engine.shared`). summary: one line with the numbers. advice: one or two
     sentences on what helps *given the configuration in force*, without naming fix objects. evidence: further sentences.
-    category: the part of the step that it explains. source: the line to look at; below: the one in which the time is
-    spent, where that is another."""
+    category: the part of the step that it explains. source: the line to look at; below: the line in which the time is
+    spent, if that is another."""
 
     code: str
     name: str
@@ -86,13 +86,14 @@ class Finding:
 
     @property
     def spent_at(self) -> SourceLine | None:
-        """The line in which the time is spent, as far as it is known."""
+        """Line in which the finding's time is spent, as far as known."""
         return self.below or self.source
 
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """Result of examining a case. not_examined: (code, reason); failed: (code, message of the exception)."""
+    """Result of examining a case. findings: what the rules found, in the order to show. not_examined: (code, reason) of
+    each rule without its evidence; failed: (code, message of the exception) of each rule that raised."""
 
     findings: tuple[Finding, ...]
     not_examined: tuple[tuple[str, str], ...] = ()
@@ -111,12 +112,11 @@ KEBAB_CASE = re.compile(r"[a-z]+(-[a-z]+)*")
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Rule of the catalogue or of a plug-in. evidence: what its function needs; without it, the rule is not examined.
-
-    supersedes: names of more general rules whose finding about the same category this one replaces. by_line: its
-    findings are about one line each, so that only a finding about the same line can replace them. at_setting: its
-    finding is about the line of a setting, wherever the time goes. fallback: its finding describes a category of which
-    no other finding explains a good part."""
+    """Rule of the catalogue or of a plug-in. evidence: fields of a case that its function needs; without them, the rule
+    is not examined. supersedes: names of more general rules whose finding about the same category this one replaces.
+    by_line: its findings are about one line each, so that only a finding about the same line can replace them.
+    at_setting: its finding is about the line of a setting, wherever the time goes. fallback: its finding describes a
+    category of which no other finding explains a good part."""
 
     code: str
     name: str

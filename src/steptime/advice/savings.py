@@ -17,17 +17,17 @@ NOTHING = Estimate(0.0, 0.0, 0.0, 0)
 
 
 def scaled(estimate: Estimate, factor: float) -> Estimate:
-    """Estimate times a factor >= 0 (negative factors count as 0)."""
+    """Estimate multiplied by a factor >= 0 (negative factors count as 0)."""
     return _each(estimate, lambda bound: bound * max(0.0, factor))
 
 
 def more(estimate: Estimate, amount: float) -> Estimate:
-    """Estimate plus a known amount >= 0."""
+    """Estimate with a known amount >= 0 added."""
     return _each(estimate, lambda bound: bound + amount)
 
 
 def less(estimate: Estimate, amount: float) -> Estimate:
-    """Estimate minus an amount, at least 0."""
+    """Estimate with a known amount subtracted, at least 0."""
     return _each(estimate, lambda bound: max(0.0, bound - amount))
 
 
@@ -55,8 +55,8 @@ WORKING = ("compute", "communication", "copy")
 
 
 def as_decided(saving: Estimate, category: str, replay: ReplayUse | None) -> Estimate:
-    """Saving in a category, limited to what the step gets shorter: kernels that wait for the CPU save nothing, nor
-    does a host that waits for the device. Unchanged without a calibrated replay."""
+    """Savings in a category, limited to what they shorten the step by: kernels that wait for the CPU save nothing, nor
+    does a CPU that waits for the device. Unchanged without a calibrated replay."""
     calibration = replay.calibration if replay is not None else None
     if calibration is None or not calibration.known or category not in IDLE + WORKING:
         return saving
@@ -66,7 +66,7 @@ def as_decided(saving: Estimate, category: str, replay: ReplayUse | None) -> Est
 
 
 def of_kernels(saving: Estimate, replay: ReplayUse | None, casts: float = 1.0) -> Estimate:
-    """Reduction of the step by a saving in kernels. casts: factor by which dispatch grows besides."""
+    """Savings in the step if kernels take less time by `saving`. casts: factor by which dispatch takes longer, too."""
     calibration = replay.calibration if replay is not None else None
     if calibration is None or not calibration.known:
         return saving
@@ -75,27 +75,27 @@ def of_kernels(saving: Estimate, replay: ReplayUse | None, casts: float = 1.0) -
 
 
 def of_usual_steps(part: Estimate, whole: float, category: CategoryUse | None) -> Estimate:
-    """Savings in a category of traced steps, scaled to its time in the steps that count: traced ones may take longer.
-    whole: ns of the category per traced step. Nothing if the steps lack that category."""
+    """Savings in a category of traced steps, scaled to its time in the usual steps, since traced ones may take longer.
+    whole: ns of the category per traced step. Nothing if the usual steps lack that category."""
     if category is None:
         return capped(part, NOTHING)
     return capped(part, scaled(category.duration, min(1.0, ratio(part.value, whole))))
 
 
 def modelled(value: float, low: float, high: float, samples: int = 0) -> Estimate:
-    """Estimate from a model: bounds are ordered around the value, none below zero."""
+    """Estimate from a model's value and bounds, which are put in order around the value and raised to zero."""
     value = max(0.0, value)
     return Estimate(value, min(max(0.0, low), value), max(high, value), samples)
 
 
 def partly(whole: float, likely: float, sure: float, step: StepSummary) -> Estimate:
-    """Part of `whole` ns per step by a model: a likely fraction as the value, a sure one as the lower end, all as the
-    upper end."""
+    """Estimate of savings that are a part of `whole` ns per step: value by the likely fraction, lower end by the sure
+    one, upper end at the whole."""
     return modelled(likely * whole, sure * whole, whole, step.steady)
 
 
 def total(estimates: Iterable[Estimate]) -> Estimate:
-    """Sum whose interval also holds if the parts err together (bounds add), wider than for independent errors."""
+    """Sum of estimates with an interval that holds even if their errors go together (the bounds are added)."""
     parts = tuple(estimates)
     value = sum(part.value for part in parts)
     low, high = min(value, sum(part.low for part in parts)), max(value, sum(part.high for part in parts))
@@ -108,7 +108,7 @@ def ratio(part: float, whole: float) -> float:
 
 
 def summed(parts: Iterable[tuple[Key, float]]) -> dict[Key, float]:
-    """Sums by key, in the order in which the keys come first."""
+    """Sums of the values by key, in the order in which the keys first appear."""
     sums: dict[Key, float] = {}
     for key, part in parts:
         sums[key] = sums.get(key, 0) + part
@@ -116,28 +116,28 @@ def summed(parts: Iterable[tuple[Key, float]]) -> dict[Key, float]:
 
 
 def largest(sums: Mapping[Key, float]) -> tuple[Key, float] | tuple[None, float]:
-    """Key of the largest sum, the first of equal ones, and the sum; (None, 0) if there is none."""
+    """(key of the largest sum, the first of equal ones; that sum), (None, 0) if there are no sums."""
     return max(sums.items(), key=lambda each: each[1], default=(None, 0.0))
 
 
 def named(uses: tuple[CategoryUse, ...], name: str) -> CategoryUse | None:
-    """Category or phase of a name; None if there is none."""
+    """Category or phase with this name; None if there is none."""
     return next((use for use in uses if use.name == name), None)
 
 
 def spent_in(uses: tuple[CategoryUse, ...], name: str) -> float:
-    """ns per step of a category or phase; 0 if there is none."""
+    """Time per step of the category or phase with this name, ns; 0 if there is none."""
     use = named(uses, name)
     return use.duration.value if use is not None else 0.0
 
 
 def share_of_step(spent: float, step: StepSummary) -> str:
-    """Time as a percentage of the step: "23 %"."""
+    """Text for a time as a percentage of the step: "23 %"."""
     return format_share(ratio(spent, step.duration.value))
 
 
 def in_step(spent: float, step: StepSummary) -> str:
-    """Time per step as text: "12.3 ms per step (23 %)"; for a single step, "12.3 ms of this step (23 %)". Times of
+    """Text for a time per step: "12.3 ms per step (23 %)"; for a single step, "12.3 ms of this step (23 %)". Times of
     overlapping kernels may sum to more than the step, so they are limited to it."""
     spent = min(spent, step.duration.value)
     per = "of this step" if step.steady == 1 else "per step"
@@ -145,10 +145,10 @@ def in_step(spent: float, step: StepSummary) -> str:
 
 
 def rises(growth: tuple[float, float]) -> str:
-    """Growth as text: "40 ms at first, 180 ms at the end". growth: ns of both."""
+    """Text for a growth: "40 ms at first, 180 ms at the end". growth: both times, ns."""
     return f"{format_duration(growth[0])} at first, {format_duration(growth[1])} at the end"
 
 
 def per_step(step: StepSummary) -> str:
-    """Text after a count: "per step"; for a single step, "in this step"."""
+    """Text that follows a count: "per step"; for a single step, "in this step"."""
     return "in this step" if step.steady == 1 else "per step"

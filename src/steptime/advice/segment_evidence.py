@@ -51,8 +51,8 @@ CALLS_ALONE = 0.95
 
 
 def segment_uses(process: Process, layout: Layout) -> tuple[SegmentUse, ...]:
-    """Segments outside of training steps, longest kind first. Fractions refer to the run after warm-up without
-    steptime's own pauses (`Cost`), as for an unobserved job."""
+    """Segments outside of training steps, longest kind first. Fractions are of the run after warm-up without steptime's
+    own pauses (`Cost`), as in an unobserved job."""
     steps, segments = layout.timeline.steps, layout.timeline.segments
     if not len(steps.start):
         return ()
@@ -166,8 +166,8 @@ def _in_loop(process: Process, paths: Iterable[SampledPath]) -> SourceLine | Non
 
 
 def loop_paths(process: Process, layout: Layout, held: Intervals) -> list[SampledPath]:
-    """Paths of calls in these intervals, from line-timed steps. If a step is about as long as the work before it, the
-    window between two steps contains too much of the step."""
+    """Sampled paths of calls in some intervals, from line-timed steps. If a step is about as long as the work before
+    it, the window between two steps contains too much of the step."""
     records = layout.records.of(Kind.LINE)
     tree = call_tree(records.start, records.end)
     spans = exclusive_spans(tree)
@@ -193,8 +193,8 @@ def _acts(line: SourceLine) -> bool:
 
 
 def segment_lines(paths: Sequence[SampledPath]) -> tuple[SegmentLine, ...]:
-    """Lines of the innermost function over which the time is spread: a line with nearly all of it is replaced by those
-    that it calls. A model's forward is not entered, because the call of the model is what can be left out."""
+    """Lines of the innermost function over which the time of the paths is spread: a line with nearly all of it is
+    replaced by the lines that it leads to. A model's forward is not entered, because only its call can be left out."""
     chosen = [(path.duration, _outside_of_forward(path.lines[::-1])) for path in paths if path.lines]
     whole = sum(duration for duration, _ in chosen)
     depth, chosen = _followed(chosen, ONE_LINE)
@@ -255,13 +255,13 @@ def only_calls(use: SegmentUse) -> bool:
 
 
 def in_environment(use: SegmentUse) -> float:
-    """Fraction of it in lines that, by their text, belong to an environment."""
+    """Fraction of a segment's time in lines that, by their text, belong to an environment."""
     return sum(line.share for line in use.lines if is_environment(line))
 
 
 def own_work(use: SegmentUse) -> tuple[SegmentLine, ...]:
-    """Lines of one function with most of a rollout's time, in which nothing acts: the making of a batch, a log. The
-    longest first; () without any, and where they and the models' forward together are more than all."""
+    """Lines of one function that take most of a rollout's time although nothing acts in them (the making of a batch, a
+    log), the longest first; () without any, or if they and the models' forward together exceed the whole."""
     function = use.lines[0].source.function if use.lines else ""
     lines = tuple(line for line in use.lines if line.source.function == function and not line.acts)
     share = sum(line.share for line in lines)
@@ -274,8 +274,8 @@ def is_environment(line: SegmentLine) -> bool:
 
 
 def lines_text(use: SegmentUse, device: str) -> str:
-    """Text such as "71 % of that in the environment at ppo.py:21, 13 % at ppo.py:22; the models' forward takes 16 %";
-    "" if nothing is known. device: the job's; on a CPU there are no transfers."""
+    """Text on a rollout's lines: "71 % of that in the environment at ppo.py:21, 13 % at ppo.py:22; the models' forward
+    takes 16 %"; "" if nothing is known. device: the job's; on a CPU there are no transfers."""
     if use.slowed > MOST_SLOWED:
         places = [f"most of that at {line_place(line)}" for line in use.lines[:1] if line.share >= MOST]
         return "; ".join((*places, *_forward(use)))
@@ -287,7 +287,7 @@ def lines_text(use: SegmentUse, device: str) -> str:
 
 
 def line_place(line: SegmentLine) -> str:
-    """Place of a line with the line that it leads to: "ppo.py:21", "ppo.py:21 (most at env.py:9)"."""
+    """Place of a line as text, with the line that it leads to: "ppo.py:21", "ppo.py:21 (most at env.py:9)"."""
     return format_source(line.source) + (f" (most at {format_source(line.within)})" if line.within else "")
 
 

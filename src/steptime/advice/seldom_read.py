@@ -39,8 +39,8 @@ CHANGES = re.compile(r"\s*(?:global\b|nonlocal\b|\w+(?:\.\w+)+(?:\[.*\])?\s*(?:[
 
 
 def seldom_uses(codes: tuple[CodeFacts, ...], lines: Iterable[LineUse]) -> tuple[SeldomUse, ...]:
-    """Lines of the training loop that bind names in each step which nothing reads in most of them. lines: as they were
-    timed in a few steps."""
+    """Lines of the training loop that in each step compute a result which most steps do not read. lines: timed in a few
+    steps."""
     timed = {use.source.place: use for use in lines}
     return tuple(use for code in codes if code.loop for use in _of_loop(code, codes, timed))
 
@@ -83,7 +83,7 @@ def _unbound(code: CodeFacts) -> set[str]:
 
 
 def made_in_vain(place: SourceLine, case: Case) -> str:
-    """A sentence for a line that makes what few steps read, or that runs below one; "" for others."""
+    """Sentence on a line that computes what few steps read, or that runs below such a line; "" for other lines."""
     through = [path for path in case.paths if any(line.place == place.place for line in path.lines)]
     spent = sum(path.duration for path in through)
     for use in case.seldom:
@@ -99,9 +99,9 @@ def made_in_vain(place: SourceLine, case: Case) -> str:
 
 
 def lines_of_unread(facts: UnreadFacts, case: Case) -> list[tuple[SourceLine, float]]:
-    """Lines of a module's forward that make nothing but the results that nobody reads, with ns per step including what
-    they call, the longest first. Without those that call what is not known to change nothing else: a metric may count
-    its calls."""
+    """(line, ns per step including callees) of a module's forward that makes nothing but results that nobody reads, the
+    longest first. Lines that call a function which may change something else are left out: a metric may count its
+    calls."""
     found = []
     for text in case.texts:
         if not f".{text.function}".endswith(f".{facts.type}.forward"):

@@ -36,8 +36,8 @@ _Call = tuple[str, str, str, str]
 
 @dataclass(slots=True)
 class _Calls:
-    """Calls of one kind. count: in all steps; duration: ns in all steps, as in steady ones. weights: whether weights
-    get a gradient, as backwards show it."""
+    """Calls of one kind. count: number in all steps; duration: ns in all steps, scaled to steady ones. weights: True,
+    False or both, by whether weights get a gradient."""
 
     count: int = 0
     duration: float = 0.0
@@ -52,8 +52,8 @@ def shaped_uses(
     profiled: Iterable[OperatorUse],
     steady: Iterable[OperatorUse],
 ) -> tuple[ShapedUse, ...]:
-    """Calls in profiled steps on a CPU, the longest first. stacks: windows with stacks, which have their sources.
-    profiled, steady: operators of the profiled steps, and with their times in a steady step."""
+    """Operator calls by their arguments in profiled steps on a CPU, the longest first. stacks: windows with stacks, for
+    source lines. profiled, steady: operators with their times in the profiled steps and in a steady step."""
     if steps.on_device or not _known(steps).any():
         return ()
     found: dict[_Call, _Calls] = defaultdict(_Calls)
@@ -131,7 +131,7 @@ def _takes_weights(trace: Trace, row: int) -> bool:
 
 
 def listed_inputs(trace: Trace, row: int) -> tuple[str, ...]:
-    """Arguments of a call as texts, "" for tensors; () where the trace has none."""
+    """Arguments of a call as texts, "" for tensors; () if the trace has none."""
     return _listed(trace.inputs[at] if (at := int(trace.events.inputs[row])) != ABSENT else "")
 
 

@@ -56,7 +56,7 @@ def spread_uses(
     profiled: Iterable[OperatorUse],
     steady: Iterable[OperatorUse],
 ) -> tuple[SpreadUse, ...]:
-    """Tensors of all pairs in profiled steps on a CPU, those with most time first. Arguments: as of `shaped_uses`."""
+    """Tensors of all pairs that profiled CPU steps make and sum, the longest first. Arguments as in `shaped_uses`."""
     if steps.on_device:
         return ()
     calls, shares = _calls(steps), steady_shares(profiled, steady)
@@ -191,7 +191,7 @@ def _paired(calls: Iterable[_Alike], expanded: Mapping[Shape, list[Sides]]) -> d
 
 
 def broadcast(first: Shape, second: Shape) -> Shape:
-    """Shape of what an operator makes of two tensors element by element; () where torch would refuse them."""
+    """Shape of the result of an element-wise operator on two tensors; () if torch would refuse their shapes."""
     longest = max(len(first), len(second))
     one, other = ((1,) * (longest - len(each)) + each for each in (first, second))
     fits = all(a == b or 1 in (a, b) for a, b in zip(one, other, strict=True))

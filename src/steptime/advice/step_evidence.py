@@ -34,9 +34,9 @@ NAME = "Optimizer.step#"
 
 
 def optimizer_uses(trace: Trace, links: Links, windows: Int64, *, gapless: bool = False) -> tuple[OptimizerUse, ...]:
-    """Optimizers that stepped in the windows, (n, 2) ns, one per kind; () without annotations. Work of nested
-    optimizers is not the wrapper's. gapless: kernels count without the time between them, which the profiler's slow
-    host may have caused."""
+    """Optimizers that stepped in the windows, (n, 2) ns, one per kind; () if the trace has no annotations of them. Work
+    of nested optimizers is not the wrapper's. gapless: True to leave out the time between kernels, which the profiler
+    may cause."""
     events = trace.events
     chosen = matching(trace, OPTIMIZER_STEP.match) & np.isin(
         events.event_kind, (EventKind.ANNOTATION, EventKind.OPERATOR)
@@ -135,7 +135,7 @@ def others_took_cpus(contention: Contention) -> bool:
 
 
 def step_summary(process: Process, timeline: Timeline, usual: Int64, behind: int = 0) -> StepSummary:
-    """Summary of the step; `usual` has at least one index. behind: as in `StepSummary`."""
+    """Summary of a process's steps; `usual` has at least one index. behind: as in `StepSummary`."""
     steps = timeline.steps
     by_scaler, left_out = scaled_updates(process.intervals)
     return StepSummary(
@@ -157,8 +157,8 @@ def step_summary(process: Process, timeline: Timeline, usual: Int64, behind: int
 
 
 def scaled_updates(table: IntervalTable) -> tuple[int, int]:
-    """(steps of a gradient scaler after the first ones, those of them that were skipped, i.e. without an optimizer
-    step)."""
+    """(number of a gradient scaler's steps after the first ones, number of these that were skipped, i.e. without an
+    optimizer step)."""
     records = records_of(table, table.thread == training_thread(table))
     scaler = records.where(records.kind == int(Kind.SCALER_STEP))
     updates = np.sort(records.start[records.kind == int(Kind.OPTIMIZER_STEP)])
@@ -168,7 +168,7 @@ def scaled_updates(table: IntervalTable) -> tuple[int, int]:
 
 
 def phase_uses(steps: Steps, usual: Int64) -> tuple[CategoryUse, ...]:
-    """Phases that take time; they sum to the step."""
+    """Time of each phase that takes any; the phases sum to the step."""
     durations = {phase: mean_of_series(steps.phases[usual, phase]) for phase in Phase}
     return tuple(
         CategoryUse(phase.title, duration, duration if phase in UNSPLIT else NOTHING)
@@ -185,7 +185,8 @@ def category_uses(
     machine: Machine | None,
     left: float = 1.0,
 ) -> tuple[CategoryUse, ...]:
-    """Categories; they sum to the step. Without profiled steps, phases replace their categories. left: see `waste`."""
+    """Times of the categories, which sum to the step. Without profiled steps, phases replace them. left: see
+    `waste`."""
     entries = _entries(breakdown, steps, usual)
     part = waste(operators, machine, left)
     if operators or entries[:, (Category.COMPUTE, Category.OVERHEAD)].any():
@@ -197,9 +198,9 @@ def category_uses(
 def categories_of(
     entries: Int64, part: float, *, seen: bool = True, without: tuple[Category, ...] = ()
 ) -> tuple[CategoryUse, ...]:
-    """Categories from their entries, ns of each step. part: fraction of computing above the roofline. Unexplained and
-    unrecorded time counts as unrecoverable, other categories as fully recoverable. seen: the device's work was
-    recorded; else nothing counts as recoverable, because what waits for the CPU is unknown."""
+    """Time of each category, from the entries of each step, ns. part: fraction of computing above the roofline.
+    Unexplained and unrecorded time counts as unrecoverable, other categories as fully recoverable. seen: True if the
+    device's work was recorded; else nothing counts as recoverable, because what waits for the CPU is unknown."""
     parts = {Category.COMPUTE: part, Category.UNRECORDED: 0.0, Category.UNEXPLAINED: 0.0}
     means = {each: mean_of_series(entries[:, each]) for each in Category if each not in without}
     return tuple(
@@ -220,9 +221,9 @@ def _entries(breakdown: Breakdown | None, steps: Steps, usual: Int64) -> Int64:
 
 
 def waste(operators: Sequence[OperatorUse], machine: Machine | None, left: float = 1.0) -> float:
-    """Fraction of the operators' time above the roofline: beyond their arithmetic at a good kernel's matmul
-    rate, or their bytes at a copy's rate, whichever is longer. Operators without a model count as needed. left:
-    fraction of the CPUs that others left to the job, which scales the peaks."""
+    """Fraction of the operators' time that a perfect implementation would save: the time beyond their arithmetic at a
+    good kernel's matmul rate, or their bytes at a copy's rate, whichever is longer. Operators without a model count as
+    needed. left: fraction of the CPUs that others left to the job, which scales the peaks."""
     spent = sum(operator.duration for operator in operators)
     if machine is None or machine.copy is None or not spent:
         return 0.0
@@ -239,7 +240,7 @@ def waste(operators: Sequence[OperatorUse], machine: Machine | None, left: float
 def contention_use(
     process: Process, steps: Steps, usual: Int64, telemetry: Sequence[TelemetrySample], machine: Machine | None = None
 ) -> Contention | None:
-    """Machine during the steady steps; None without telemetry."""
+    """Use of the machine's CPUs during the steady steps; None without telemetry."""
     start, end = int(steps.start[usual[0]]), int(steps.end[usual[-1]])
     samples = _during(telemetry, start, end)
     if not samples:
@@ -269,7 +270,7 @@ SLOWED: hardware slowdown, heat (by software, by hardware), and power brake by t
 def gpu_uses(
     steps: Steps, usual: Int64, telemetry: Sequence[TelemetrySample], own: Sequence[DeviceFacts]
 ) -> tuple[GpuUse, ...]:
-    """Process's own GPUs during the steady steps, from the samples in which they were busy."""
+    """State of the process's own GPUs during the steady steps, from the samples in which they were busy."""
     seen: dict[str, list[DeviceSample]] = {}
     for sample in _during(telemetry, int(steps.start[usual[0]]), int(steps.end[usual[-1]])):
         for device in sample.devices:
@@ -326,7 +327,7 @@ def gpu_busy(
 ) -> float | None:
     """Fraction of the steady steps in which a kernel ran on the process's own GPUs, by the driver (NVML's
     utilization.gpu, over up to a second before each sample). None for fewer than three samples that lie in these steps.
-    A job's start does not count."""
+    The start of the job does not count."""
     start, end = int(steps.start[usual[0]]), int(steps.end[usual[-1]])
     inside = [each for each in telemetry if start < each.monotonic_ns <= end][1:]  # the first covers what was before
     shares = [

@@ -10,7 +10,7 @@ MOST_CHARACTERS, DEEPEST = 200_000, 100
 
 
 def tree_of(text: str) -> ast.Module | None:
-    """Tree of a text; None for one that is no Python, or too long or too deeply nested to be walked through."""
+    """Syntax tree of a text; None if it is no Python, or too long or too deeply nested to be walked."""
     if len(text) > MOST_CHARACTERS:
         return None
     try:

@@ -35,8 +35,8 @@ WARM_UP = 1.5
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TraceCase:
-    """Case with the data for comparing ranks and for single steps. steps: the usual ones; numbers: their indices among
-    all. later: all steps after the warm-up, including outliers. whole: breakdown of all steps."""
+    """Case of a trace, with the data for comparing ranks and for single steps. steps: usual steps; numbers: their
+    indices among all steps. later: all steps after the warm-up, outliers included. whole: breakdown of all steps."""
 
     case: Case
     steps: StepContext
@@ -46,8 +46,7 @@ class TraceCase:
 
 
 def look_at_trace(trace: Trace, boundaries: Int64, machine: Machine | None = None, *, how: str = "") -> TraceCase:
-    """Case of the steps of a trace, and its steps. boundaries: (n, 2) ns, n at least 1; how: how they were found, in
-    words."""
+    """Case of a trace and its steps. boundaries: (n, 2) ns, n at least 1; how: source of the boundaries, in words."""
     everything = step_context(trace, boundaries, machine=machine)
     durations = everything.windows[:, 1] - everything.windows[:, 0]
     warm_up = int(len(durations) > 2 and durations[0] > WARM_UP * np.median(durations[1:]))

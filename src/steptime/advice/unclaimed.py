@@ -22,10 +22,8 @@ ASK = "Ask what it is for, and whether each step needs it."
 
 
 def unclaimed(findings: Iterable[Finding], case: Case) -> dict[str, float]:
-    """ns per step by category that could be saved and that no finding or note covers, the largest first; {} if that is
-    less than a fifth of all possible savings.
-
-    Savings in no category of the breakdown count for the largest rest."""
+    """Savings, ns per step by category, that no finding or note covers, the largest first; {} if they are less than a
+    fifth of all possible savings. Findings outside the breakdown's categories count for the category with most left."""
     left = {use.name: min(use.recoverable.value, use.duration.value) for use in case.categories}
     step = case.step.duration.value
     whole, general = min(sum(left.values()), step), 0.0
@@ -45,7 +43,7 @@ def unclaimed(findings: Iterable[Finding], case: Case) -> dict[str, float]:
 
 
 def notes(findings: Iterable[Finding], case: Case, rule: Rule) -> Iterator[Finding]:
-    """A note for each category with unclaimed time, at the line with most of the category's time."""
+    """Yields a note for each category with unclaimed savings, at the line with most of the category's time."""
     for name, amount in unclaimed(findings, case).items():
         place, operator = _place(name, case)
         words = " at ".join(filter(None, (operator, format_source(place) if place is not None else "")))

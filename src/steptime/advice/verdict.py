@@ -80,7 +80,7 @@ WORDS = {
 
 
 def part_words(name: str) -> str:
-    """Words for a phase or a category; any other name is the rest of the step."""
+    """Words for a phase or a category; any other name means the rest of the step."""
     return WORDS[name] if name in WORDS and name != "rest" else "the rest of the step"
 
 
@@ -111,7 +111,7 @@ OUTLIERS = "outlier-steps"
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Bottleneck of the step."""
+    """Bottleneck of the step, and how sure that is. share: fraction of the step. decides: as in `ReplayUse`."""
 
     bottleneck: str
     """Name of a category, "balanced", or "unknown" without a breakdown."""
@@ -134,8 +134,8 @@ class Verdict:
 
 
 def with_savings(case: Case, findings: Iterable[Finding]) -> Case:
-    """Case whose computing can give back at least the largest savings of a finding in it: a breakdown alone does not
-    show savings within computing."""
+    """The case, in which a perfect fix of computing saves at least as much as the largest saving of a finding in it,
+    since a breakdown alone does not show savings within computing."""
     savings = [finding.savings for finding in findings if finding.savings and finding.category == COMPUTE]
     best = max(savings, key=lambda saving: saving.value, default=None)
     if best is None:
@@ -149,7 +149,8 @@ def _with_saving(use: CategoryUse, best: Estimate) -> CategoryUse:
 
 
 def verdict(case: Case, findings: Iterable[Finding] = ()) -> Verdict:
-    """The category with the largest recoverable time; for a rank that the others wait for, that is reported first."""
+    """Verdict on a case: the category with the largest recoverable time; for a straggler, the waiting for it comes
+    first."""
     findings = tuple(findings)
     late = case.straggler if case.straggler is not None and case.rank in case.straggler.ranks else None
     found = _decided(_verdict(case, tuple(each for each in findings if late is None or each.name != STRAGGLER)), case)
@@ -244,9 +245,9 @@ def _takes(use: SegmentUse) -> str:
 
 
 def worsening(case: Case) -> str:
-    """Code of the rule about a fault that worsens with every step, if it comes before all others; else "". Either steps
-    grow by half within the run, also by a container that is known to grow (a longer run then pays more than was seen).
-    Or memory will be full soon."""
+    """Code of the rule whose finding comes first because its fault worsens with every step; "" if there is none. Either
+    steps grow by half within the run, also by a container that is known to grow (a longer run then pays more than was
+    seen), or memory will soon be full."""
     if case.change is not None and (case.change.grows_much or case.change.longer or case.change.carried):
         return GROWTH
     left = time_until_full(case.memory, case.step) if case.memory is not None else None
@@ -257,20 +258,20 @@ def worsening(case: Case) -> str:
 
 
 def time_until_full(memory: MemoryUse, step: StepSummary) -> float | None:
-    """ns until a leak fills the memory; None where none is certain, or the memory is not known."""
+    """Time until a leak fills the memory, ns; None if no leak is certain, or the memory's size is unknown."""
     if not memory.grows or memory.growth is None or not memory.capacity or memory.growth.value <= 0:
         return None
     return max(0.0, memory.capacity - memory.peak) / memory.growth.value * step.duration.value
 
 
 def most_of_the_run(case: Case) -> SegmentUse | None:
-    """Segments that take most of the run besides training, if there are any."""
+    """Segments of the kind that takes most of the run in place of training; None if training does."""
     return next((use for use in case.segments if use.kind in RUN and use.share >= MOST_OF_THE_RUN), None)
 
 
 def more_than_steps(case: Case, findings: Iterable[Finding]) -> SegmentUse | None:
-    """Segments that take most of the run besides training; else those of which half is worth more than the largest
-    saving in the steps."""
+    """Segments that take most of the run in place of training, else those of which half exceeds the largest saving in
+    the steps; None if there are none."""
     savings = [each.savings.value for each in findings if each.weight is Weight.FINDING and each.savings]
     best = ratio(max(savings), case.step.duration.value) if savings else 1.0
     others = (use for use in case.segments if use.kind in RUN and use.share >= LEAST_SHARE)
@@ -278,7 +279,7 @@ def more_than_steps(case: Case, findings: Iterable[Finding]) -> SegmentUse | Non
 
 
 def first_note(case: Case, findings: Iterable[Finding]) -> str:
-    """Name of the rule whose note about the run comes before all findings about a usual step; "" for none."""
+    """Name of the rule whose note about the run comes before all findings about a usual step; "" if there is none."""
     if case.outliers is not None and case.outliers.longer and case.outliers.share >= MOST_OF_THE_RUN:
         return OUTLIERS
     most = more_than_steps(case, findings)
@@ -369,7 +370,7 @@ def _confidence(case: Case, findings: tuple[Finding, ...], varying: str) -> tupl
 
 
 def steps_text(step: StepSummary) -> str:
-    """Steps behind the mean: "58 steps, ± 3.1 ms"; for few steps the shortest and the longest one."""
+    """Text on the steps behind the mean: "58 steps, ± 3.1 ms"; for few steps, their shortest and longest time."""
     if step.steady == 1:
         return "one step: others may differ"
     if step.steady < FEWEST and step.longest:

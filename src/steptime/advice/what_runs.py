@@ -69,8 +69,8 @@ def run_uses(
     lines: Iterable[LineUse],
     called: Mapping[tuple[str, int], Iterable[str]],
 ) -> tuple[RunUse, ...]:
-    """Operators and functions that run in functions and at lines, the longest first. called: functions that a line was
-    seen to call."""
+    """Operators and functions that run in the user's functions and at their lines, the longest first. called: functions
+    that each line was seen to call."""
     functions, lines = tuple(functions), tuple(lines)
     own = own_times(paths)  # a comprehension is a function of its own, on the same line
     at_place = summed((source.place, spent) for source, spent in own.items())

@@ -18,8 +18,8 @@ UNCHANGED = Estimate(1.0, 1.0, 1.0, 1, "1")
 
 @dataclass(frozen=True, slots=True)
 class OtherWork:
-    """Recurring work between the steps. share: its fraction of the run, 0 if below LEAST_OTHER; kind: of the segments
-    with most of it, "" for none; every: median number of steps between two of these segments."""
+    """Recurring work between the steps. share: its fraction of the run, 0 if below LEAST_OTHER; kind: kind of the
+    segments with most of it, "" for none; every: median number of steps between two of these segments."""
 
     share: float = 0.0
     kind: str = ""
@@ -31,7 +31,7 @@ class OtherWork:
 
     @property
     def name(self) -> str:
-        """The work in words: "rollouts"."""
+        """Name of the work: "rollouts"."""
         return NAMES.get(self.kind, "other work")
 
     @property
@@ -41,14 +41,13 @@ class OtherWork:
 
     @property
     def sentence(self) -> str:
-        """Sentence on the work between the steps, and on the assumption behind a gain of the run; "" without such
-        work."""
+        """Sentence on the work between the steps and its effect on the gain of the run; "" without such work."""
         often = f"every {self.every:.0f} steps" if self.every >= 1.5 else "every step"
         assumed = f"A gain of the run assumes {self.name} as often and, unless timed otherwise, as long as before"
         return f"{self.part}, as recorded: {self.name} come {often}. {assumed}." if self.share else ""
 
     def of_run(self, speed: Estimate, other: Estimate = UNCHANGED) -> Estimate:
-        """Speed-up of the run from that of the step. other: speed-up of the other work; all in unit "1"."""
+        """Speed-up of the whole run from that of the step and, by `other`, of the other work; all in unit "1"."""
 
         def whole(step: float, rest: float) -> float:
             return 1 / ((1 - self.share) / step + self.share / rest) if step > 0 and rest > 0 else 0.0
@@ -61,9 +60,9 @@ NO_OTHER_WORK = OtherWork()
 
 
 def other_work(segments: Iterable[SegmentUse], step_ns: float) -> OtherWork:
-    """Work between the steps that came back in a recording: what was seen once may never come again. step_ns: mean time
-    per step, ns. A segment's fraction of the run is the smaller of two: as recorded, and by its distance in steps. A
-    short recording may have two evaluations and the steps of one."""
+    """Recurring work between a recording's steps; what occurred once may never recur. step_ns: mean time per step, ns.
+    A segment's fraction of the run is the smaller of two: as recorded, and by its distance in steps, because a short
+    recording may have two evaluations and the steps of one."""
     found = []
     for use in segments:
         if use.kind in NAMES and use.every > 0:

@@ -36,8 +36,8 @@ Shape = tuple[int, ...]
 
 
 def written_norms(trace: Trace, links: Links, rows: Int64, steps: int) -> tuple[WrittenNormUse, ...]:
-    """Norms, longest first. rows: kernels of the steps that an operator launched, without the optimizer's, by stream
-    and time. steps: number of steps."""
+    """Norms that are written as several operators, longest first. rows: kernels that operators launched in the steps,
+    without the optimizer's, by stream and time. steps: number of steps."""
     if not len(rows):
         return ()
     kernels = _Kernels(trace, links, rows)
@@ -145,7 +145,7 @@ class _Kernels:
 
 
 def item_of(dtypes: str) -> int:
-    """Bytes per element of the first tensor with a known dtype, by a trace's text; 4 if there is none."""
+    """Bytes per element of the first tensor with a known dtype, from a trace's text; 4 if there is none."""
     return next((size for part in dtypes.split('"') if (size := ELEMENT_BYTES.get(part))), 4)
 
 

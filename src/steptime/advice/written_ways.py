@@ -23,10 +23,11 @@ UPDATING = frozenset({"backward", "step"})
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """Slow way. what: in words. better: advice, with the patterns' letters in braces. seen: last names of functions,
-    one of which a line of it was seen to call. operators: plain names of those that the other way saves; all of its
-    lines' if empty. sure, likely, most: fractions of their time, with what autograd runs for them. patterns:
-    expressions, in which a capital letter is any expression and `...` any further arguments."""
+    """Slow way to compute something, and a better one. what: name of the slow way. better: advice, with the patterns'
+    letters in braces. seen: last names of functions, one of which its lines were seen to call. operators: plain names
+    of the operators that the better way saves; empty for all of its lines'. sure, likely, most: fractions of these
+    operators' time saved, with what autograd runs for them. patterns: expressions, in which a capital letter is any
+    expression and `...` any further arguments."""
 
     what: str
     better: str
@@ -39,15 +40,15 @@ class Way:
 
     @property
     def fills(self) -> bool:
-        """True if a diagonal matrix is made of a vector."""
+        """True if the slow way makes a diagonal matrix from a vector."""
         return self.seen is FILLING
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """Slow way in a function, which is in the lines from `first_line` to `last_line`. lines: of the file, that compute
-    it. better: advice. Of a sorted tensor: taken: how many of its numbers are read (0 if unknown), along the axis of
-    this number (None: the last); last: it is sorted along the last one, whatever its number."""
+    """Slow way found in a function, whose text is lines first_line to last_line. lines: lines of the file that compute
+    it. better: advice. For a sorted tensor, taken: how many of its numbers are read (0 if unknown) along axis number
+    `axis` (None: the last); last: True if it is sorted along the last axis, whatever its number."""
 
     way: Way
     lines: tuple[int, ...]
@@ -63,8 +64,8 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class Passes:
-    """Calls of one function of which none depends on another's result. function: as it is written. lines: of the file.
-    count: of the calls; 0 for those of a comprehension."""
+    """Calls of one function that do not depend on each other's results. function: its name as written. lines: lines of
+    the file. count: number of calls; 0 for calls in a comprehension."""
 
     function: str
     lines: tuple[int, ...]
@@ -234,13 +235,13 @@ def _pattern(text: str) -> ast.expr:
 
 
 def is_in(place: SourceLine | CalledFacts, function: FunctionText) -> bool:
-    """True for a line of a function's text."""
+    """True if a line is in a function's text."""
     end = function.first_line + function.text.count("\n")
     return place.file == function.file and function.first_line <= place.line <= end
 
 
 def written_ways(function: FunctionText, others: Iterable[FunctionText] = ()) -> tuple[Written, ...]:
-    """Slow ways in a function, by line. others: functions that may call it."""
+    """Slow ways in a function, by line. others: texts of functions that may call it."""
     looks = (_factored, _expressions, _sorted, _grown, _blocks, _jacobians, _picked, _picked_by_row, _one_by_one)
     scopes = scopes_of(function.text, function.first_line)
     elsewhere = [*scopes, *(scope for each in others for scope in scopes_of(each.text, each.first_line))]
@@ -484,8 +485,8 @@ def _bound(statement: ast.Assign) -> set[str]:
 
 
 def making_results(function: FunctionText, results: Iterable[int]) -> set[int]:
-    """Lines of a function that make nothing but the results at these places of the tuple that it returns; none where it
-    returns anything else, or reads them itself."""
+    """Lines of a function that compute nothing but some of the results that it returns as a tuple; none if the function
+    also returns something else or reads the results itself. results: positions in the tuple."""
     scope = next((each for each in scopes_of(function.text, function.first_line) if each.function != "<module>"), None)
     returned = [each.value for each in scope.nodes if isinstance(each, ast.Return)] if scope is not None else []
     places, names = [*results], set[str]()
@@ -596,8 +597,8 @@ def _one_by_one(scope: FunctionScope) -> Iterator[Written]:
 
 
 def passes_of(function: FunctionText) -> tuple[Passes, ...]:
-    """Calls of one function in one list of statements of which none depends on another's result. Of calls inside each
-    other's arguments the inner ones."""
+    """Calls of one function, in one list of statements, that do not depend on each other's results. Of nested calls,
+    the inner ones."""
     return tuple(
         each
         for scope in scopes_of(function.text, function.first_line)
@@ -680,22 +681,22 @@ def _comprehended(statement: ast.stmt) -> Iterator[Passes]:
 
 @dataclass(frozen=True, slots=True)
 class WrittenLoop:
-    """Loop over parts of a tensor. line: its own. carried: a name whose value each round takes from the one before; ""
-    if no round reads what another has written."""
+    """Loop over parts of a tensor. line: line of the loop. carried: variable whose value each round takes from the
+    round before; "" if no round reads what another has written."""
 
     line: int
     carried: str
 
 
 def runs_again(function: FunctionText, line: int) -> bool:
-    """True for a line that a loop or a comprehension of the function runs several times."""
+    """True if a line is in a loop or a comprehension of the function and runs several times."""
     scopes = scopes_of(function.text, function.first_line)
     return any(getattr(node, "lineno", 0) == line and scope.rounds(node) for scope in scopes for node in scope.nodes)
 
 
 def loop_around(function: FunctionText, line: int) -> WrittenLoop | None:
-    """The innermost loop around a line that indexes a tensor. None if the text shows that its rounds differ in what
-    they run or in their sizes."""
+    """The innermost loop around a line that indexes a tensor. None if there is none, or if the text shows that its
+    rounds differ in what they run or in their sizes."""
     inside = [
         node
         for scope in scopes_of(function.text, function.first_line)

@@ -42,9 +42,10 @@ LEAST_STEPS = 4
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """Activity of the training thread in training and outside of it. forwards: outermost forwards that train (all, in a
-    job that only infers), and inline ones. training_loaders: iterators that feed training. evaluation: instants of
-    evaluations between the steps; evaluation_in_steps: instants of evaluations that recur in most steps."""
+    """Parts of the training thread's activity that train, and parts that do not. forwards: outermost forward calls that
+    train (all, in a job that only infers), and inline ones. training_loaders: numbers of the iterators that feed
+    training. evaluation: instants of evaluations between the steps; evaluation_in_steps: instants of evaluations that
+    recur in most steps. rollout: instants of rollouts."""
 
     forwards: RecordTable
     training_loaders: tuple[int, ...]
@@ -56,7 +57,7 @@ class Activity:
 def find_activity(
     records: RecordTable, boundaries: Boundaries, facts: tuple[LoaderFacts, ...], *, acts: bool = False
 ) -> Activity:
-    """Tells training from evaluation and rollouts. acts: the job has a library of environments."""
+    """Separates training from evaluation and rollouts. acts: True if the job uses a library of environments."""
     forwards = records.of(Kind.FORWARD).outermost()
     if boundaries.mode is Mode.FORWARD:
         iterators = unique(records.of(Kind.LOADER_NEXT).identity)
@@ -182,7 +183,7 @@ def _is_check(training: RecordTable, signs: Int64) -> Bool:
 
 
 def is_recurring(start: Int64, ends: Int64) -> bool:
-    """True if what starts at these times happens in at least half of the steps."""
+    """True if what starts at these times happens in at least half of the steps. ends: ends of the steps, ns."""
     steps = unique(np.searchsorted(ends, start))
     steps = steps[steps < len(ends)]
     return len(ends) >= LEAST_STEPS and len(steps) >= RECURRING * len(ends)
@@ -195,8 +196,8 @@ or a loader's start is subtracted exactly, and the rest of its step is as good a
 
 @dataclass(frozen=True, slots=True)
 class SegmentClaims:
-    """Instants that belong to no step. sets: disjoint instants by kind of segment. loader_starts: starts of the
-    training loader that belong to the steps instead, because they recur."""
+    """Instants that belong to no step. sets: instants of each kind of segment, disjoint. loader_starts: starts of the
+    training loader that recur, and therefore belong to the steps."""
 
     sets: dict[SegmentKind, Intervals]
     loader_starts: Intervals
@@ -223,7 +224,8 @@ class SegmentClaims:
 
 
 def find_segments(records: RecordTable, probe: RecordTable, activity: Activity, ends: Int64) -> SegmentClaims:
-    """Assigns instants to segments. probe: the probe's own records, from any thread; ends: ends of the steps, ns."""
+    """Instants that belong to no step, by kind of segment. probe: records of the probe's own work, from any thread;
+    ends: ends of the steps, ns."""
     training = records.of(Kind.LOADER_START)
     training = training.where(np.isin(training.identity, np.array(activity.training_loaders, np.int64)))
     busy = records.of(Kind.FORWARD, Kind.BACKWARD, *UPDATES).intervals
@@ -250,11 +252,10 @@ def _rare(found: Intervals, ends: Int64) -> Intervals:
 
 @dataclass(frozen=True, slots=True)
 class TrainingWork:
-    """Instants of the training thread that are instrumented. updates: each starts after the backward in its closure, if
-    any (see `_hoisted`). evaluation: evaluations inside steps.
-
-    top: the same as disjoint intervals in time order, of kinds LOADER_NEXT, FORWARD, BACKWARD and OPTIMIZER_STEP. The
-    gaps between them are not instrumented."""
+    """Instrumented parts of the training thread. updates: optimizer updates, each of which starts after the backward in
+    its closure, if any (see `_hoisted`). evaluation: evaluations inside steps. top: all these parts as disjoint
+    intervals in time order, of kinds LOADER_NEXT, FORWARD, BACKWARD and OPTIMIZER_STEP. The gaps between them are not
+    instrumented."""
 
     loader: Intervals
     forward: Intervals
@@ -287,7 +288,7 @@ def find_work(records: RecordTable, activity: Activity, starts: Intervals) -> Tr
 
 
 def split(start: Int64, end: Int64, claims: SegmentClaims, work: TrainingWork) -> tuple[Int64, Int64]:
-    """Durations and phases of the steps [start, end), as in `timeline.Steps`. Each instant goes to the first set that
+    """(durations, phases) of the steps [start, end), as in `timeline.Steps`. Each instant goes to the first set that
     holds it. Segments are subtracted and REST is the remainder, so each row of phases sums to its duration exactly."""
     order = (
         claims.all, work.loader, work.updates_in_backward, work.backward, work.forward, work.updates, work.evaluation,

@@ -42,8 +42,8 @@ def breakdown_of(steps: StepContext) -> Breakdown:
 
 
 def phase_breakdown(steps: StepContext) -> Int64:
-    """Categories of all steps together by phase of the CPU thread, (len(Phase), len(Category)), ns. The whole table
-    sums to the steps."""
+    """Time of each category in each phase of the CPU thread, all steps together, (len(Phase), len(Category)), ns. The
+    table sums to the steps' durations."""
     claims = claims_of(steps)
     windows = (np.stack((inside.start, inside.end), axis=1) for inside in _phases(steps))
     return np.stack([_entries(each, claims).sum(axis=0) for each in windows])
@@ -75,7 +75,7 @@ def _entries(windows: Int64, claims: Claims) -> Int64:
 
 
 def device_of(trace: Trace) -> str:
-    """ "cpu", or the name of the device that ran the kernels ("accelerator" where the trace does not name it)."""
+    """Device that ran a trace's kernels: "cpu" without kernels, "accelerator" if the trace does not name it."""
     if not has_kernels(trace):
         return "cpu"
     number = trace.events.device[trace.events.event_kind == EventKind.KERNEL][0]

@@ -20,7 +20,7 @@ CategoryName: TypeAlias = Literal[
 
 
 class Category(IntEnum):
-    """Categories, in the order in which they claim an instant (docs/how-it-works.md, "The breakdown")."""
+    """Categories of a step's time, in the order in which they claim an instant (docs/how-it-works.md)."""
 
     COMPUTE = 0
     COMMUNICATION = 1
@@ -35,7 +35,7 @@ class Category(IntEnum):
 
     @property
     def title(self) -> CategoryName:
-        """Name of the category in records."""
+        """Name of the category in records and documents."""
         return _CATEGORY_NAMES[self]
 
 
@@ -71,7 +71,7 @@ exist. The first category in order that claims an instant gets it."""
 
 
 def definition(name: str, device: str) -> str:
-    """Condition of a category, by its name and the device ("cpu" or an accelerator's name); "" for an unknown name."""
+    """Definition of a category: which time belongs to it. device: "cpu" or an accelerator's name. "" if unknown."""
     found = DEFINITIONS.get(Category[name.upper()]) if name.upper() in Category.__members__ else None
     return "" if found is None else found[device != "cpu"]
 
@@ -101,5 +101,5 @@ class Breakdown:
             raise ImbalanceError("breakdown-imbalance", f"A step's categories miss its wall clock by up to {worst} ns.")
 
     def only(self, rows: Int64) -> Breakdown:
-        """Breakdown of some of the steps."""
+        """The breakdown with only the steps at these rows."""
         return Breakdown(self.device, self.wall[rows], self.entries[rows])

@@ -29,8 +29,8 @@ from steptime.trace.vendors import (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Activities:
-    """Activities of the device. rows: positions in the event table, by start. launch: position of the runtime call with
-    the same correlation, UNKNOWN if the trace holds none."""
+    """Activities of the device. rows: their positions in the event table, by start. launch: position of the runtime
+    call with the same correlation id, UNKNOWN if the trace holds none."""
 
     rows: Int32
     launch: Int32
@@ -38,8 +38,8 @@ class Activities:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DeviceTime:
-    """Instants at which any device computed, communicated, copied or did anything at all (busy). The sets overlap.
-    Streams and devices of one process count as one."""
+    """Instants at which any device computed, communicated, copied or did anything at all (busy). The sets overlap. All
+    streams and devices of one process count together."""
 
     compute: Intervals
     communication: Intervals
@@ -55,8 +55,8 @@ def has_kernels(trace: Trace) -> bool:
 @cached_per_trace
 def unseen_work(trace: Trace) -> Bool:
     """Mask of the events that ask a device for work, in a trace without kernels (else all False): launches, or else
-    collectives of device libraries, or else operators that exist on devices only. Such a job ran on a device, and the
-    profiler recorded the CPU alone."""
+    collectives of device libraries, or else operators that exist on devices only. A job with such events ran on a
+    device, and the profiler recorded the CPU alone."""
     events = trace.events
     if has_kernels(trace):
         return none_of(len(events))
@@ -73,9 +73,9 @@ B200 and MI300, 39 lack none and one lacks all."""
 
 
 def held_whole(trace: Trace, boundaries: Int64) -> Bool:
-    """Mask of the steps whose device work is in the trace; other steps would count as idle. boundaries: the steps on
-    the CPU, (n, 2), ns. All are True in a trace without kernels (see `unseen_work`). In a trace joined from several
-    recordings, steps in a recording without device events are False."""
+    """Mask of the steps whose device work is in the trace; the device would seem idle in the others. boundaries: the
+    steps on the CPU, (n, 2), ns. All are True in a trace without kernels (see `unseen_work`). In a trace joined from
+    several recordings, steps in a recording without device events are False."""
     whole = np.ones(len(boundaries), np.bool_)
     if not has_kernels(trace):
         return whole
@@ -95,7 +95,7 @@ def held_whole(trace: Trace, boundaries: Int64) -> Bool:
 
 
 def host_alone(trace: Trace) -> Trace:
-    """The trace with its device events hidden, for traces that recorded too little of them."""
+    """The trace with its device events hidden, for a trace that recorded too few of them."""
     kinds = np.where(trace.events.are(*DEVICE), np.uint8(EventKind.OTHER), trace.events.event_kind)
     kinds.flags.writeable = False
     return replace(trace, events=replace(trace.events, event_kind=kinds))
@@ -133,7 +133,7 @@ def nothing_in(trace: Trace) -> str:
 
 @cached_per_trace
 def device_activities(trace: Trace) -> Activities:
-    """Kernels, copies and memsets with the calls that launched them, by start."""
+    """Kernels, copies and memsets with the runtime calls that launched them, by start."""
     rows = np.flatnonzero(trace.events.are(*DEVICE))
     rows = rows[np.argsort(trace.events.start[rows], kind="stable")]
     return Activities(rows.astype(np.int32), launches_of(trace)[rows])

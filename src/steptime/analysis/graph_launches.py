@@ -22,8 +22,8 @@ MOST_EAGER = 5
 
 @dataclass(frozen=True, slots=True)
 class EagerUse:
-    """Operators of one name that run outside of graphs. name: the outermost operator's or annotation's ("AdamW.step").
-    calls: per step. duration: CPU time in the traced steps, ns per step."""
+    """Operators of one name that run outside of CUDA graphs. name: name of the outermost operator or annotation
+    ("AdamW.step"). calls: number per step. duration: CPU time in the traced steps, ns per step."""
 
     name: str
     calls: float
@@ -32,10 +32,10 @@ class EagerUse:
 
 @dataclass(frozen=True, slots=True)
 class GraphUse:
-    """Use of graphs, per step. launches: calls that launch a graph; empty: launches of which no kernel was recorded;
-    kernels: kernels that the other launches ran; share: fraction of all kernel time in graphs. captures: graphs
-    captured; capturing: time inside captures, in which calls launch nothing, ns. single: calls that launch one kernel.
-    eager: operators outside of graphs, the longest first."""
+    """Use of CUDA graphs, per step. launches: number of calls that launch a graph; empty: number of these of which no
+    kernel was recorded; kernels: number of kernels that the others ran; share: fraction of all kernel time in graphs.
+    captures: number of graphs captured; capturing: ns inside captures, in which calls launch nothing. single: number of
+    calls that launch one kernel. eager: operators outside of graphs, the longest first."""
 
     launches: float
     empty: float
@@ -48,7 +48,7 @@ class GraphUse:
 
 
 def graph_use(steps: StepContext) -> GraphUse | None:
-    """Use of graphs in the steps; None if none was launched or captured in them."""
+    """Use of CUDA graphs in the steps; None if the steps neither launch nor capture one."""
     trace, windows = steps.trace, steps.windows
     inside = contains(union(windows[:, 0], windows[:, 1]), trace.events.start)
     launching = (trace.events.event_kind == EventKind.RUNTIME) & matching(trace, LAUNCH.match) & inside

@@ -62,9 +62,10 @@ BY_LINE = (Category.SYNC, Category.PYTHON)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Idle:
-    """Idle intervals in time order, ns. launch: row of the call that ends each, UNKNOWN for none. track: of the thread
-    that made this call. staged: True if the call is a copy that held the CPU thread for longer than a launch takes.
-    threads: tracks that explain an interval, by the track that ends it, in order of precedence."""
+    """Idle intervals of the device in time order, ns. launch: row of the call that ends each, UNKNOWN for none. track:
+    track of the thread that made this call. staged: True if the call is a copy that held the CPU thread for longer than
+    a launch takes. threads: for each track that ends intervals, the tracks whose events explain them, in order of
+    precedence."""
 
     start: Int64
     end: Int64
@@ -74,18 +75,18 @@ class Idle:
     threads: dict[int, tuple[int, ...]]
 
     def launched(self, events: EventTable) -> Int64:
-        """Start of the call that ends each interval, ns, clipped to the interval."""
+        """Start of the call that ends each idle interval, ns, clipped to the interval."""
         before = np.where(self.end - self.start <= DISPATCH_GAP, self.start, self.end)  # a lost launch: queued, or not
         return np.clip(np.where(self.launch == UNKNOWN, before, events.start[self.launch]), self.start, self.end)
 
     def queued(self, events: EventTable) -> Int64:
-        """End of that call, ns, from which on the device could start; the interval's end if there is no call."""
+        """End of the call that ends each idle interval, ns; without a call, the interval's own end."""
         return np.where(self.launch == UNKNOWN, self.end, np.clip(events.ends(self.launch), self.start, self.end))
 
 
 @cached_per_trace
 def idle_of(trace: Trace, track: int | None) -> Idle:
-    """Idle time of the whole recording. track: of the training thread, None if unknown."""
+    """Idle time of the device over the whole recording. track: track of the training thread, None if unknown."""
     activities = device_activities(trace)
     idle = subtract(recorded_time(trace), device_time(trace).busy)
     starts = trace.events.start[activities.rows]
@@ -105,7 +106,7 @@ def idle_of(trace: Trace, track: int | None) -> Idle:
 
 @cached_per_trace
 def idle_claims(trace: Trace, track: int | None, input_ranges: Intervals, compile_ranges: Intervals) -> Claims:
-    """Instants of the idle time that each category claims. track: as for `idle_of`; input_ranges, compile_ranges:
+    """Parts of the device's idle time that each category claims. track: as for `idle_of`; input_ranges, compile_ranges:
     instants that the caller knows from outside the trace."""
     idle = idle_of(trace, track)
     give_back(len(trace.events))
@@ -115,8 +116,8 @@ def idle_claims(trace: Trace, track: int | None, input_ranges: Intervals, compil
 
 @cached_per_trace
 def waiting_calls(trace: Trace, track: int) -> Int64:
-    """Rows of a track's runtime calls that return only when the device is done, by start: synchronizing calls by name,
-    and copies that blocked the thread for longer than a launch takes."""
+    """Rows of a thread's runtime calls that return only when the device is done, by start: synchronizing calls, known
+    by name, and copies that blocked the thread for longer than a launch takes."""
     events = trace.events
     blocking = matching(trace, COPY_CALL.match) & (events.duration > DISPATCH_GAP)
     waiting = matching(trace, SYNCHRONISATION.match) | blocking
@@ -190,11 +191,11 @@ class IdleGaps:
     """Pieces of device-idle time of one category each, in time order; all columns of one length, read-only.
 
     start, end: ns. step: index of the window. category: a `Category` from UNRECORDED on. launch: row of the call that
-    ends the interval; track: of the thread that made it. wait: row of the call that waited, for a piece of SYNC. cause:
-    row of the event that held that thread for most of the piece: an operator, a runtime call, an annotation or a Python
-    function. inside: row of the innermost such event, whatever the category (what the loader was doing). A row is
-    UNKNOWN if there is none. functions: (n, 4): number of a piece, name of a Python function, time that it held the
-    thread in that piece including callees (ns), and one of its rows."""
+    ends the interval; track: track of the thread that made it. wait: row of the call that waited, for a piece of SYNC.
+    cause: row of the event that held that thread for most of the piece: an operator, a runtime call, an annotation or a
+    Python function. inside: row of the innermost such event, whatever the category (what the loader was doing). A row
+    is UNKNOWN if there is none. functions: (n, 4): index of a piece, number of a Python function's name, ns for which
+    the function, callees included, held the thread in that piece, and one of its rows."""
 
     start: Int64
     end: Int64
@@ -218,8 +219,8 @@ class IdleGaps:
 
 @cached_per_trace
 def gaps_of(steps: StepContext) -> IdleGaps:
-    """Pieces of idle time of the steps. In each step they sum to the breakdown's entries from UNRECORDED on, to the
-    nanosecond."""
+    """Idle time of the device in the steps, in pieces of one category. In each step the pieces sum to the breakdown's
+    entries from UNRECORDED on, to the nanosecond."""
     trace, busy = steps.trace, device_time(steps.trace).busy
     idle = idle_of(trace, steps.track)
     claims = idle_claims(trace, steps.track, steps.input, steps.compiling)
@@ -247,8 +248,8 @@ def gaps_of(steps: StepContext) -> IdleGaps:
 
 
 def pieces_of(windows: Int64, busy: Intervals, claims: Claims) -> tuple[Int64, Int64, Int32, Int8]:
-    """(start, end, step, category) of the windows' time outside `busy`. Each instant goes to the first claim that holds
-    it. windows: (n, 2), ns, disjoint; processed in batches, which bounds the memory for intermediate results."""
+    """Time of the windows outside `busy`, in pieces (start, end, step, category). Each instant goes to the first claim
+    that holds it. windows: (n, 2), ns, disjoint; processed in batches, which bounds the memory."""
     found = [_pieces_of(windows[:0], EMPTY, ())]
     at_once = max(1, len(windows) * PIECE // max(len(busy), 1))
     for first in range(0, len(windows), at_once):
@@ -491,11 +492,11 @@ def _in_library(trace: Trace, rows: Int64) -> Int64:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GapTotal:
-    """Idle time of one category and cause ("" if the trace shows none). duration: of each step, (n,), ns; count: pieces
-    in each step, (n,); longest: of one piece, ns. source: start of the user's function with most of it; for input,
-    inside the loader if known. inside: for input, the event that the loader spent most of it in ("" if unknown).
-    functions: for Python, functions with more than a tenth of it, with ns including callees, longest first, without
-    torch's own."""
+    """Idle time of one category and cause ("" if the trace shows none). duration: ns in each step, (n,); count: number
+    of pieces in each step, (n,); longest: ns of the longest piece. source: start of the user's function with most of
+    the time; for input, inside the loader if known. inside: for input, the event in which the loader spent most of the
+    time ("" if unknown). functions: for Python, (function, ns including callees) of those with more than a tenth of the
+    time, longest first, without torch's own."""
 
     category: Category
     cause: str
@@ -508,8 +509,8 @@ class GapTotal:
 
 
 def gap_totals(steps: StepContext, gaps: IdleGaps) -> tuple[GapTotal, ...]:
-    """Totals of the pieces by category and cause, the longest first. Each category sums to the breakdown's entry of
-    each step. gaps: pieces of these steps."""
+    """Idle time by category and cause, the longest first. The totals of a category sum to the breakdown's entry of each
+    step. gaps: pieces of these steps."""
     trace, links = steps.trace, steps.links
     names = np.where(gaps.cause == UNKNOWN, UNKNOWN, trace.events.name[gaps.cause])
     function = np.where(gaps.cause == UNKNOWN, UNKNOWN, links.function[gaps.cause])

@@ -63,7 +63,7 @@ def multiplies(name: str) -> bool:
 
 
 def dtype(name: str, of_inputs: str) -> str:
-    """dtype in which a kernel multiplies. NVIDIA's Tensor Cores round float32 inputs to TF32."""
+    """dtype in which a kernel multiplies, by its name. of_inputs: the inputs' dtype (NVIDIA rounds float32 to TF32)."""
     if of_inputs != "float32" or AMD.search(name):
         return of_inputs
     return "tf32" if TF32.search(name) or tensor_cores(name) else of_inputs
@@ -87,9 +87,9 @@ DEPTH = 4
 
 
 def complete(trace: Trace, links: Links, operator: Numbers, modelled: Modelled) -> Modelled:
-    """The costs, with those of convolutions added whose trace holds shapes but no settings (before torch 2.1). Without
-    strides the output's shape is unknown, but the gradient in backward has it; a weight's gradient takes its shapes
-    from the forward operator. operator: row for each entry of `modelled`, -1 for none."""
+    """Costs of calls, completed for convolutions of which the trace holds shapes but no settings (before torch 2.1).
+    Without strides the output's shape is unknown, but the gradient in backward has it; a weight's gradient takes its
+    shapes from the forward operator. operator: row of the call for each entry of `modelled`, -1 for none."""
     missing = np.array([work is None for work in modelled.works], np.bool_)[modelled.kind] & (operator >= 0)
     convolving = matching(trace, WITHOUT_SETTINGS.__contains__)
     open_ended = np.flatnonzero(missing & np.append(convolving, False)[operator])

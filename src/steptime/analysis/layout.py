@@ -48,8 +48,8 @@ pause of the probe, which is subtracted."""
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A timeline with the parts that it was made from, for summaries of lines and loaders. traced: ns since which a
-    device's tracer is attached (`analysis.tracer`), None for never."""
+    """A timeline with all that it was made from, for summaries of lines and loaders. traced: time from which on a
+    device's tracer is attached (`analysis.tracer`), ns, None for never."""
 
     timeline: Timeline
     records: RecordTable
@@ -61,12 +61,12 @@ class Layout:
 
 
 def lay_out(process: Process) -> Timeline:
-    """Steps, phases and segments of a process. Raises nothing, whatever it holds: at worst no step is found."""
+    """Timeline of a process: its steps, phases and segments. Never raises; at worst no step is found."""
     return lay_out_whole(process).timeline
 
 
 def lay_out_whole(process: Process) -> Layout:
-    """Timeline of a process with the parts that it was made from."""
+    """Timeline of a process with all that it was made from."""
     table = process.intervals
     probe = records_of(table, np.isin(table.kind, OF_THE_PROBE))
     records = _with_unseen_starts(

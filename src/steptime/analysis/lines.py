@@ -39,22 +39,22 @@ COMPREHENSIONS = frozenset({"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"
 
 
 def identity_of(code: CodeFacts, line: CodeLine) -> int:
-    """The identity that the LINE records of a line carry."""
+    """Identity that the LINE records of a line of code carry."""
     return code.base + line.line - code.first_line
 
 
 def source_at(code: CodeFacts, line: CodeLine) -> SourceLine:
-    """A line of a code object, as reports name it."""
+    """Source line for a line of a code object, as reports name it."""
     return SourceLine(code.file, line.line, code.function, line.text)
 
 
 def sources_of(process: Process) -> dict[int, SourceLine]:
-    """The timed lines by their identities."""
+    """Source lines of a process's timed lines, by their identities."""
     return {identity_of(code, line): source_at(code, line) for code in process.codes for line in code.lines}
 
 
 def targets_of(codes: tuple[CodeFacts, ...], forwards: set[int]) -> list[list[CodeLine]]:
-    """Lines of each code object that hold a training forward, or else that call a function with such lines."""
+    """Lines of each code object that contain a training forward, or else lines that call a function with such lines."""
     holding = [[line for line in code.lines if identity_of(code, line) in forwards] for code in codes]
     training = {_name(code) for code, lines in zip(codes, holding, strict=True) if lines}
     return [
@@ -70,8 +70,7 @@ def find_preparing(
     known: set[int],
     leading: frozenset[int] = frozenset(),
 ) -> set[int]:
-    """Identities of the lines that make the batch, found by the names that flow to the lines that hold a forward.
-
+    """Identities of the lines that prepare the batch, found by following variables to the lines with a forward.
     forwards, evaluating: lines that the clock saw in a training forward or an evaluation. known: all lines whose role
     the clock has shown; none of these is returned. leading: lines that ran before the forward inside a target's call. A
     function that a target calls before its forward makes the forward's arguments."""
@@ -163,8 +162,7 @@ class StepGaps:
 
 def estimate(gaps: StepGaps, segments: Intervals, lines: LineRoles, lined: Bool) -> tuple[Int64, Int64]:
     """(input, transfer) time in the gaps of each step, ns: exact in steps with line records, estimated in the others.
-
-    An estimate is the median over the line-timed steps in gaps with the same neighbours, and at most the gap itself."""
+    An estimate is the median of gaps with the same neighbours in line-timed steps, and at most the gap itself."""
     gap = (gaps.end - gaps.start) - measure(segments, gaps.start, gaps.end)
     result = np.zeros((2, len(lined)), np.int64)
     is_lined = lined[gaps.step]
@@ -189,7 +187,7 @@ def _guess(gaps: StepGaps, gap: Int64, exact: Int64, lined: Bool) -> Int64:
 
 
 def find_gaps(top: RecordTable, start: Int64, end: Int64) -> StepGaps:
-    """Gaps between the top intervals, split at the boundaries of the steps [start, end)."""
+    """Gaps between the instrumented parts in `top`, split at the boundaries of the steps [start, end)."""
     if not len(start):
         nothing = np.zeros(0, np.int64)
         return StepGaps(nothing, nothing, nothing, nothing)
@@ -233,8 +231,8 @@ TRANSFER_TEXT = re.compile(r"\.(?:to|cuda|copy_)\(")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LineTimes:
-    """Intervals in which each line was the innermost one: identity, start and end in ns. hit_identity, hit_start: one
-    row per execution; hit_cost: time that recording it took, ns."""
+    """Intervals during which each timed line was the innermost one, one row each: identity, start and end in ns.
+    hit_identity, hit_start: identity and start of each execution of a line; hit_cost: ns that recording it took."""
 
     identity: Int64
     start: Int64
@@ -244,25 +242,25 @@ class LineTimes:
     hit_cost: Int64
 
     def of(self, identities: Iterable[int]) -> Intervals:
-        """Instants of some lines."""
+        """Instants in which lines with these identities were the innermost."""
         mask = np.isin(self.identity, list(identities))
         return union(self.start[mask], self.end[mask])
 
 
 @dataclass(frozen=True, slots=True)
 class LineRoles:
-    """Roles of the lines, by the identity of their LINE records, and the lines' times."""
+    """Role of each timed line, by the identity of its LINE records, and the lines' times."""
 
     times: LineTimes
     roles: dict[int, LineRole] = field(default_factory=dict)
 
     def of(self, wanted: LineRole) -> Intervals:
-        """Instants of all lines of a role."""
+        """Instants of all lines with this role."""
         return self.times.of(each for each, role in self.roles.items() if role is wanted)
 
 
 def find_lines(process: Process, training_records: RecordTable, activity: Activity, work: TrainingWork) -> LineRoles:
-    """Times and roles of the lines that were timed."""
+    """Times and roles of a process's timed lines."""
     records = training_records.of(Kind.LINE)
     made = call_tree(records.start, records.end)
     spans = exclusive_spans(made)
@@ -342,8 +340,8 @@ makes REST longer, not shorter."""
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LinePieces:
-    """Intervals in which each line was the innermost one, split at the boundaries of the steps. row, step: row and
-    column in the table. rest: time outside of segments, the loader and the model, ns."""
+    """Intervals during which each line was the innermost one, split at the boundaries of the steps. row, step: row and
+    column in the `LineTable`. rest: ns outside of segments, the loader and the model."""
 
     row: Int64
     step: Int64
@@ -354,9 +352,10 @@ class LinePieces:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LineTable:
-    """Time of each line in the line-timed steps. identities: of LINE records, (k,). steps: durations, (m,), ns. spent:
-    (k, m, phases), ns; timing: part of it that recording the lines took, (k, m), ns. untimed: time in no timed line,
-    (m,), ns. Raises ValueError if lines and untimed time do not sum to the steps, to the nanosecond."""
+    """Time of each line in the line-timed steps. identities: identities of the lines' records, (k,). steps: durations
+    of the steps, (m,), ns. spent: time of each line by step and phase, (k, m, phases), ns; timing: part of it that
+    recording the lines took, (k, m), ns. untimed: time in no timed line, (m,), ns. Raises ValueError if lines and
+    untimed time do not sum to the steps, to the nanosecond."""
 
     identities: Int64
     steps: Int64
@@ -398,17 +397,18 @@ def line_table(steps: Steps, lines: LineRoles, claims: SegmentClaims, work: Trai
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LinedTurns:
-    """Weights of the line-timed steps, which may hold too many or too few of the periodically slow steps. period: None
-    if no step is slow periodically. slow: mask of the slow ones, (m,). weights: mean 1, (m,)."""
+    """Weights of the line-timed steps, which may hold too many or too few of the periodically slow steps. period:
+    period of the slow steps, None without one. slow: mask of the slow steps, (m,). weights: weight of each step, (m,),
+    mean 1."""
 
     period: Period | None
     slow: Bool
     weights: Float64
 
     def levelled(self, values: Float64) -> Float64:
-        """The values, (m,), with slow steps and others shifted to one mean. Their difference is no uncertainty, because
-        the weights account for the number of slow steps. Unchanged if only one step is slow, since its spread is
-        unknown."""
+        """The values, (m,), with slow steps and others shifted to one mean. The difference of the means is no
+        uncertainty, because the weights account for the number of slow steps. Unchanged if only one step is slow, since
+        its spread is unknown."""
         found = values.copy()
         if self.slow.sum() > 1:
             for alike in (self.slow, ~self.slow):
@@ -417,7 +417,7 @@ class LinedTurns:
 
 
 def lined_turns(steps: Steps) -> LinedTurns:
-    """Weights of the line-timed steps: all 1 if all or none of them are slow, which says nothing about the others."""
+    """Weights of the line-timed steps: all 1 if all or none of these are slow, since the others are then unknown."""
     lined, period = np.flatnonzero(steps.lined), find_period(steps)
     slow = np.zeros(len(lined), np.bool_)
     if period is not None and len(lined):
@@ -434,9 +434,9 @@ def usual_spent(
     table: LineTable, lined: Int64, usual: Int64, wrapped: Bool, turns: LinedTurns
 ) -> tuple[Float64, Float64]:
     """(spent, scales): time of each line in a usual step, (k, m, phases), ns, and the factor from each line's time in
-    the line-timed steps to a usual step, (k, phases). lined, usual: phases of the line-timed and the usual steps, (m,
-    phases) and (n, phases), ns. wrapped: mask of the lines that hold a call which the probe wraps, (k,). Each
-    line-timed step counts by its weight.
+    the line-timed steps to a usual step, (k, phases). lined, usual: phases of the line-timed steps and of the usual
+    steps, (m, phases) and (n, phases), ns. wrapped: mask of the lines that hold a call which the probe wraps, (k,).
+    Each line-timed step counts by its weight.
 
     Line timing slows a step, and lines with many calls most: its known cost is subtracted first. In these steps the
     probe also listens to every wrapped call, which it usually does not. The excess in REST is subtracted from the lines

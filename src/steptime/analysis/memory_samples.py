@@ -43,16 +43,16 @@ NAMES = {RESIDENT: "resident", ALLOCATED: "allocated", RESERVED: "reserved"}
 
 
 def samples_of(process: Process, identity: int) -> tuple[Int64, Int64]:
-    """(times in ns, values) of the samples with one identity."""
+    """(times in ns, values) of a process's memory samples with one identity."""
     table = process.intervals
     rows = np.flatnonzero((table.kind == Kind.MEMORY) & (table.identity == identity))
     return table.start[rows], table.end[rows]
 
 
 def most_held(process: Process, steps: Steps) -> int | None:
-    """Peak of tensor memory on the process's device, bytes; else of the resident set without the profiler's memory,
-    which depends on the number of its windows. None without samples. Recordings without the allocator's peak contain
-    only samples between steps."""
+    """Peak of tensor memory on the process's device, bytes; without a device, peak of the resident set less the
+    profiler's memory, which depends on the number of its windows. None without samples. Recordings without the
+    allocator's peak contain only samples between steps."""
     for identity in (ALLOCATED_PEAK, ALLOCATED):
         values = samples_of(process, identity)[1]
         if len(values):
@@ -76,8 +76,8 @@ def growths(process: Process, timeline: Timeline, name: str = "") -> tuple[Growt
 
 
 def without_profiler(times: Int64, values: Int64, steps: Steps) -> tuple[Int64, Int64]:
-    """Samples outside of the profiler's windows. Later samples are lowered by the memory that each window left behind:
-    up to hundreds of megabytes belong to the profiler and are no growth of the job."""
+    """Memory samples outside of the profiler's windows. Samples after a window are lowered by the memory that each
+    window left behind: up to hundreds of megabytes belong to the profiler and are no growth of the job."""
     profiled = np.concatenate(([False], steps.profiled, [False])).astype(np.int8)
     starts = steps.start[np.flatnonzero(np.diff(profiled) == 1)]
     ends = steps.end[np.flatnonzero(np.diff(profiled) == -1) - 1] + SETTLING
@@ -92,9 +92,9 @@ def without_profiler(times: Int64, values: Int64, steps: Steps) -> tuple[Int64, 
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """Growth of one kind of memory with the steps. memory: "resident", "allocated" or "reserved". per_step: bytes;
-    leaks: True if it grows for certain. total: growth after the warm-up without jumps, bytes. steps: after the
-    warm-up."""
+    """Growth of one kind of memory with the steps. memory: "resident", "allocated" or "reserved". per_step: bytes per
+    step; leaks: True if memory grows for certain. total: growth after the warm-up without jumps, bytes. steps: number
+    of steps after the warm-up."""
 
     process: str
     memory: str
@@ -120,8 +120,7 @@ class Growth:
 
 
 def growth_of(process: str, memory: str, step: Int64, size: Int64) -> Growth | None:
-    """Slope of memory over steps, None with too few samples. step: the step of each sample, rising.
-
+    """Growth of memory with the steps, None with too few samples. step, size: step (rising) and bytes of each sample.
     The estimator is Theil and Sen's: the median slope of all pairs, which a few outliers do not move. Its 95 % interval
     is from a block bootstrap with blocks as long as the autocorrelation. A sawtooth is no growth, since some intervals
     fall."""
@@ -166,9 +165,9 @@ def _interval(x: Float64, y: Float64, slope: float) -> tuple[float, float]:
 
 @dataclass(frozen=True, slots=True)
 class OverTime:
-    """Chart of memory over time. place: a device or the process. times: of the points; clock: their unit ("ns",
-    "event", "step"). owners: names, from the bottom of the stack upwards; bytes: by owner and point. peak: index of the
-    point with most bytes."""
+    """Chart of memory over time. place: name of a device, or the process. times: time of each point; clock: unit of
+    these times ("ns", "event", "step"). owners: names, from the bottom of the chart upwards; bytes: bytes by owner and
+    point. peak: index of the highest point."""
 
     place: str
     clock: str
@@ -186,15 +185,15 @@ class OverTime:
 
 
 def highest_points(values: Int64, most: int = MOST_POINTS) -> Int64:
-    """Indices of the highest value of each interval, for a chart that loses no peak."""
+    """Indices of the highest value in each of at most `most` equal intervals, for a chart that loses no peak."""
     edges = unique(np.linspace(0, len(values), min(most, len(values)) + 1).astype(np.int64))
     pairs = zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)
     return np.array([start + int(np.argmax(values[start:end])) for start, end in pairs], np.int64)
 
 
 def sampled_memory(process: Process, start: int) -> OverTime | None:
-    """Memory of the device if it was sampled, else the resident set; None with too few samples. start: of the first
-    step, monotonic ns."""
+    """Chart of the device's memory if it was sampled, else of the resident set; None with too few samples. start: start
+    of the first step, monotonic ns."""
     allocated, reserved = samples_of(process, ALLOCATED), samples_of(process, RESERVED)
     if allocated[1].any() and len(allocated[0]) == len(reserved[0]):
         times, tensors, held = allocated[0], allocated[1], reserved[1]

@@ -29,10 +29,11 @@ KINETO = "nn.Module: "
 
 @dataclass(frozen=True, slots=True)
 class ModuleUse:
-    """Time of a module with all below it, per step. path: "Net.layer1.0"; depth: in the tree. forward, backward: ns, on
-    the device if there is one. share: of the step. flops: of both passes, None if no operator has a model. parameters:
-    number of values; kept: bytes that a call's forward allocates and leaves allocated, None if not recorded.
-    without_update: number of parameter values that get gradients and are in no optimizer."""
+    """Time and memory of a module with all modules inside it, per step. path: "Net.layer1.0"; depth: depth in the tree
+    of modules. calls: number of calls. forward, backward: ns, on the device if there is one. share: fraction of the
+    step. flops: FLOPs of both passes, None if no operator has a model. parameters: number of values; kept: bytes that a
+    call's forward allocates and leaves allocated, None if not recorded. without_update: number of parameter values that
+    get gradients and are in no optimizer."""
 
     path: str
     type: str
@@ -60,7 +61,8 @@ class _ModuleTime:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ModuleCalls:
-    """Calls of modules in a trace. rows: of the event table; path: index in `paths` of each call."""
+    """Calls of modules in a trace. rows: row of each call in the event table; path: index in `paths` of each call's
+    module. types: class of the module at each path."""
 
     rows: Int64
     path: Int64
@@ -68,7 +70,8 @@ class ModuleCalls:
     types: tuple[str, ...]
 
     def of(self, module: Int64) -> Int64:
-        """Index of the path for each event, from the row of the module call around it; UNKNOWN for none."""
+        """Index of the module's path for each event, UNKNOWN for none. module: row of the module call around each
+        event."""
         if not len(self.rows):
             return np.full(len(module), UNKNOWN)
         at = np.minimum(np.searchsorted(self.rows, module), len(self.rows) - 1)
@@ -76,7 +79,7 @@ class ModuleCalls:
 
 
 def module_calls(steps: StepContext) -> ModuleCalls:
-    """Calls of modules, by row. Our own ranges contain the path; Kineto (with_stack) numbers the modules of a class."""
+    """Calls of modules in the steps, by row. Our own ranges contain the path; Kineto numbers the modules of a class."""
     trace, module = steps.trace, steps.links.module
     within_one = np.flatnonzero(module != UNKNOWN)
     rows = within_one[module[within_one] == within_one]
@@ -113,9 +116,9 @@ def module_uses(
     kept: Mapping[str, float] | None = None,
     without_update: Iterable[tuple[str, int]] = (),
 ) -> tuple[ModuleUse, ...]:
-    """Modules in the order of their calls, each before those inside it. known: (path, class, number of values, bytes)
-    of each module's own parameters; without_update: (path, number of values). kept: bytes by path, as in
-    `ModuleUse`."""
+    """Time and memory of the modules, in the order of their calls, each before the modules inside it. known: (path,
+    class, number of values, bytes) of each module's own parameters; without_update: (path, number of values). kept:
+    bytes by path, as in `ModuleUse`."""
     calls = module_calls(steps)
     if not len(steps) or not len(calls.rows):
         return ()

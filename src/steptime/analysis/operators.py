@@ -75,7 +75,7 @@ def grouped(*keys: npt.NDArray[Any]) -> list[Int64]:
 
 
 def per_step(step: Int32 | Int64, amount: Int64 | int, steps: int) -> Int64:
-    """Sum of the amounts for each step, (steps,) int64. UNKNOWN steps are ignored."""
+    """Sum of the amounts in each step, (steps,) int64. step: step of each amount; UNKNOWN is ignored."""
     known = step != UNKNOWN
     found = np.zeros(steps, np.int64)
     np.add.at(found, step[known], np.broadcast_to(amount, step.shape)[known])
@@ -90,7 +90,7 @@ def step_at(windows: Int64, times: Int64) -> Int64:
 
 
 def time_inside(start: Int64, end: Int64, windows: Int64) -> Int64:
-    """Time of the intervals in each window, (n,), ns; overlaps count twice. start <= end; windows: (n, 2), ns."""
+    """Time that the intervals share with each window, (n,), ns; overlaps count twice. windows: (n, 2), ns."""
     if not len(start):
         return np.zeros(len(windows), np.int64)
     origin = start.min()  # sums of absolute times would not fit
@@ -108,7 +108,7 @@ def _capped(sides: Int64, times: Int64) -> Int64:
 
 
 def source_of(trace: Trace, links: Links, rows: Int64, weight: Int64) -> SourceLine | None:
-    """User's function with most of the weight of these rows (UNKNOWN rows are ignored); None if no row has one."""
+    """User's function that most of the rows' weight comes from (UNKNOWN rows do not count); None without any."""
     known = rows != UNKNOWN
     function = links.function[rows[known]]
     weight = weight[known][function != UNKNOWN]
@@ -119,7 +119,7 @@ def source_of(trace: Trace, links: Links, rows: Int64, weight: Int64) -> SourceL
 
 
 def rounds_of(steps: StepContext) -> Mapping[SourceLine, int]:
-    """Value of `OperatorUse.rounds` for the operators that each of the user's functions calls; empty without stacks."""
+    """Number of rounds of the operators that each user function calls (`OperatorUse.rounds`); empty without stacks."""
     trace, links = steps.trace, steps.links
     if not np.any(links.function != UNKNOWN):
         return {}
@@ -158,7 +158,7 @@ def short_gaps(busy: Intervals) -> Intervals:
 
 
 def bridged(busy: Intervals) -> Intervals:
-    """The intervals joined across their `short_gaps`."""
+    """The intervals joined across the gaps that `short_gaps` returns."""
     if len(busy) < 2:
         return busy
     long = busy.start[1:] - busy.end[:-1] > DISPATCH_GAP
@@ -167,11 +167,10 @@ def bridged(busy: Intervals) -> Intervals:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Operations:
-    """Nested operators of one thread; the columns are in the tree's order.
-
-    computing: the operator moves data and no operator inside it does ("leaf operator" here); allocations, views and
-    preparation of an output (filling it, copying a bias into it) inside do not count. engine: a frame of autograd.
-    free: a view or an allocation."""
+    """Nested operators of one thread, one row each in the order of the call tree. computing: the operator moves data
+    and no operator inside it does ("leaf operator" here); allocations, views and preparation of an output (filling it,
+    copying a bias into it) inside do not count. engine: the row is a frame of autograd. free: it is a view or an
+    allocation."""
 
     events: EventTable
     rows: Int32
@@ -183,7 +182,7 @@ class Operations:
 
     @property
     def tree(self) -> CallTree:
-        """Call tree of the operators, rebuilt on each access, since its times would take 16 bytes per operator."""
+        """Call tree of the operators. Built anew on each access, because its times would take 16 bytes per operator."""
         start = self.events.start[self.rows]
         return CallTree(self.rows, self.parent, start, start + self.duration)
 
@@ -194,7 +193,7 @@ class Operations:
 
     @property
     def covered(self) -> Intervals:
-        """Instants inside operators."""
+        """Instants at which the thread is inside an operator."""
         tree = self.tree
         return union(tree.start, tree.end)
 
@@ -207,7 +206,7 @@ def operator_events(trace: Trace) -> Bool:
 
 @cached_per_trace
 def operations_on(trace: Trace, track: int) -> Operations:
-    """Operators of one track."""
+    """Operators that ran on one track, nested."""
     events = trace.events
     rows = np.flatnonzero(operator_events(trace) & (events.track == track)).astype(np.int32)
     rows = rows[nesting_order(events.start[rows], events.duration[rows])]
@@ -223,16 +222,16 @@ def operations_on(trace: Trace, track: int) -> Operations:
 
 @cached_per_trace
 def spans_on(trace: Trace, track: int) -> ExclusiveSpans:
-    """Exclusive time of the operators of one track. A separate function, since an accelerator never needs it."""
+    """Exclusive time of the operators on one track. A function of its own, since an accelerator never needs it."""
     return exclusive_spans(operations_on(trace, track).tree)
 
 
 @cached_per_trace
 def without_backward(steps: StepContext) -> Bool:
     """Mask over the event table of the operators that backward does not go through although gradients are on. Such an
-    operator has a sequence number, or one around it has. Nearly all sequence numbers must return in backward, unless
-    each step leaves out the same forwards. Otherwise the trace holds the forward of one batch and the backward of
-    another, as with pipelines, and the mask is all False."""
+    operator, or one around it, has a sequence number. Nearly all sequence numbers must return in backward, unless each
+    step leaves out the same forwards. Otherwise the trace holds the forward of one batch and the backward of another,
+    as with pipelines, and the mask is all False."""
     trace, forward, number = steps.trace, steps.links.forward.found, steps.trace.events.sequence
     engine = matching(trace, is_engine)
     operators = operator_events(trace) & ~engine
@@ -253,8 +252,8 @@ def without_backward(steps: StepContext) -> Bool:
 
 @cached_per_trace
 def unreached(steps: StepContext) -> Bool:
-    """Mask over the event table of operators whose result needs a gradient, but which no backward reaches. The next
-    operator's higher sequence number shows that they made a node of the graph. The others depend on nothing that is
+    """Mask over the event table of operators whose result needs a gradient, but which no backward reaches. An operator
+    made a node of the graph if the next one has a higher sequence number; other operators depend on nothing that is
     trained."""
     alone, number, events = without_backward(steps), steps.trace.events.sequence, steps.trace.events
     operators, forest = operator_events(steps.trace) & ~matching(steps.trace, is_engine), host_forest(steps.trace)
@@ -271,8 +270,8 @@ def unreached(steps: StepContext) -> Bool:
 
 
 def takes_values(steps: StepContext) -> bool:
-    """True if the job detaches a tensor of several numbers from its graph, outside of backward and update: what no
-    backward reaches may be used all the same."""
+    """True if the job detaches a tensor of several numbers from its graph, outside of backward and update; then even
+    results that no backward reaches may be in use."""
     trace = steps.trace
     detaching = np.flatnonzero(matching(trace, DETACH.__eq__) & (steps.links.step != UNKNOWN))
     detaching = detaching[host_forest(trace).around(detaching, operator_events(trace), itself=False) == UNKNOWN]
@@ -295,7 +294,7 @@ def _leaves_some_out_in_each_step(steps: StepContext, operators: Bool) -> bool:
 
 
 def in_recurrent_layers(steps: StepContext, rows: Numbers) -> Bool:
-    """True for each event that a recurrent operator of torch called, or that backward runs for such a call."""
+    """Mask of the rows whose event a recurrent operator of torch called, or runs in backward for such a call."""
     layers = operator_events(steps.trace) & matching(steps.trace, is_recurrent)
     if not layers.any():
         return np.zeros(len(rows), np.bool_)
@@ -306,8 +305,8 @@ def in_recurrent_layers(steps: StepContext, rows: Numbers) -> Bool:
 
 @cached_per_trace
 def sources_of(steps: StepContext) -> Sources:
-    """User's function with most of the calling time, by operator name and whether backward goes through the call; empty
-    without stacks. Operators of backward are traced to their forward operators."""
+    """User's function that calls each operator for most of the operator's time, by operator name and whether backward
+    goes through the call; empty without stacks. Operators of backward are traced to their forward operators."""
     trace, tracks = steps.trace, steps.tracks
     if not tracks or not np.any(trace.events.event_kind == EventKind.PYTHON):
         return {}
@@ -328,8 +327,8 @@ def sources_of(steps: StepContext) -> Sources:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OperatorCalls:
-    """Calls of operators. rows: of the event table. duration: ns, on the device if there is one. phase: a `Phase`.
-    parent: position in these columns of the innermost call around each, ROOT for none."""
+    """Calls of operators, one row each. rows: row in the event table. duration: ns, on the device if there is one.
+    phase: its `Phase`. parent: position in these columns of the innermost call around each, ROOT for none."""
 
     rows: Int32
     duration: Int64
@@ -344,8 +343,8 @@ def source_behind(trace: Trace, links: Links, row: int) -> SourceLine | None:
 
 
 def operator_calls(steps: StepContext) -> OperatorCalls:
-    """Calls that start inside the steps: on an accelerator those that launched something, on a CPU those that
-    compute."""
+    """Calls of operators that start inside the steps: on an accelerator the calls that launched something, on a CPU the
+    calls that compute."""
     inside, known = union(steps.boundaries[:, 0], steps.boundaries[:, 1]), 0
     parts: list[tuple[npt.NDArray[Any], ...]] = [(np.empty(0, np.int8),) * 4]
     for track in steps.tracks:
@@ -404,7 +403,7 @@ def _phases(steps: StepContext, operations: Operations) -> Int8:
 
 
 def phases_at(steps: StepContext, times: Int64) -> Int8:
-    """Phase at each of these times, from a recording."""
+    """Phase of the step at each of these times, from a recording."""
     found = np.full(len(times), int(Phase.REST), np.int8)
     for phase, ranges in steps.phases.items():
         found[contains(ranges, times)] = phase
@@ -412,10 +411,10 @@ def phases_at(steps: StepContext, times: Int64) -> Int8:
 
 
 def worked(trace: Trace, links: Links, calls: OperatorCalls) -> Modelled:
-    """Cost of each call; calls with equal arguments are modelled once. A call around others gets a cost only if it
-    multiplies matrices and no inner call does, or if inner calls move almost none of its bytes; otherwise work would
-    count twice. If an inner call has no model (sums of sparse tensors), neither has the outer one; nor have products of
-    sparse matrices, whatever is in them."""
+    """Cost of each operator call; calls with equal arguments are modelled once. A call around others gets a cost only
+    if it multiplies matrices and no inner call does, or if inner calls move almost none of its bytes; otherwise work
+    would count twice. If an inner call has no model (sums of sparse tensors), neither has the outer one; products of
+    sparse matrices have none either."""
     modelled = complete(trace, links, calls.rows, model(trace, calls.rows))
     multiplies = modelled.flops > 0
     everything = np.ones(len(calls.rows), np.bool_)
@@ -444,15 +443,16 @@ def _moved_inside(moved: Float64, parent: Int32, own: Bool) -> Float64:
 
 @dataclass(frozen=True, slots=True)
 class OperatorUse:
-    """An operator in one phase, per step. duration: ns (on an accelerator, of its kernels; on a CPU, without inner
-    operators). bound: "compute", "memory", "latency" (its work takes less time at the machine's peaks than dispatching
-    it) or "unmodelled"; on an accelerator, the bound of most of its kernels' time. flops, bytes: None if a call has no
-    model. source: user's function that calls it; line: line in it, if known. usual: duration in ns if each call took
-    the median of those with equal arguments, None if only the sum is known. rounds: most repetitions of one call in one
-    run of the source's function, or of that function in its caller; None if unknown. differentiated: False if backward
-    does not go through these calls although gradients are on. unreached: ns of these whose result needs a gradient: the
-    others depend on nothing that is trained. recurrent: calls inside torch's recurrent layers (in
-    backward, for them), whose loop is no line of the job's. intensity: FLOP per byte, pointwise operations included."""
+    """Calls of one operator in one phase. calls: number per step. duration: ns per step (on an accelerator, of its
+    kernels; on a CPU, without inner operators). bound: "compute", "memory", "latency" (its work takes less time at the
+    machine's peaks than dispatching it) or "unmodelled"; on an accelerator, the bound of most of its kernels' time.
+    flops, bytes: per step, None if a call has no model. source: user's function that calls it; line: line in it, if
+    known. usual: duration in ns if each call took the median of those with equal arguments, None if only the sum is
+    known. rounds: largest number of repetitions of one call in one run of the source's function, or of that function in
+    one run of its caller; None if unknown. differentiated: False if backward does not go through these calls although
+    gradients are on. unreached: ns of the calls whose result needs a gradient but that no backward reaches. recurrent:
+    number of calls inside torch's recurrent layers (in backward, for them), whose loop is no line of the job's.
+    intensity: FLOP per byte, pointwise operations included."""
 
     name: str
     calls: float
@@ -472,7 +472,7 @@ class OperatorUse:
 
     @property
     def place(self) -> SourceLine | None:
-        """Line that calls the operator, else the function that does."""
+        """Line that calls the operator; if unknown, the function that calls it."""
         return self.line or self.source
 
 
@@ -481,7 +481,7 @@ Sources = Mapping[tuple[str, bool], SourceLine]
 
 
 def operator_totals(steps: StepContext, sources: Sources, usual: bool = False) -> tuple[OperatorUse, ...]:
-    """Operators that did the work of the steps, the longest first. sources: as `sources_of` returns them for a trace
+    """Time and work of the operators in the steps, the longest first. sources: as `sources_of` returns them for a trace
     with stacks. usual: True if the totals represent other steps, so that a stall in one step is left out."""
     if not len(steps):
         return ()

@@ -29,12 +29,10 @@ create_graph."""
 
 
 def recomputed(steps: StepContext) -> Int64:
-    """Time of each step in forward operators inside backward and the Python around them, (n,), ns; on an accelerator,
-    of the kernels they launched.
-
-    In backward, gradients are off and operators have no sequence number; what checkpointing reruns is recorded for
-    autograd and has one. A backward that is itself differentiated has numbers too, so a frame of autograd counts only
-    if it runs an operator that modules call and derivatives do not."""
+    """Time in each step of forward operators that run inside backward, and of the Python around them, (n,), ns; on an
+    accelerator, time of the kernels they launched. In backward, gradients are off and operators have no sequence
+    number; what checkpointing reruns is recorded for autograd and has one. A backward that is itself differentiated has
+    numbers too, so a frame of autograd counts only if it runs an operator that modules call and derivatives do not."""
     found = EMPTY
     for track, tree, frames, again in _again(steps):
         host = union(tree.start[again], tree.end[again])
@@ -65,10 +63,9 @@ def _again(steps: StepContext) -> Iterator[tuple[int, CallTree, Bool, Bool]]:
 
 def backward_again(steps: StepContext) -> Int64:
     """Time of each step in frames of autograd whose forward operator was differentiated before in that step, (n,), ns;
-    on an accelerator, of the kernels they launched.
-
-    Each backward that reaches a kept graph (retain_graph) goes through it again. With create_graph that is intended:
-    then the operators in a frame have numbers, and such a step counts as 0."""
+    on an accelerator, time of the kernels they launched. Each backward that reaches a kept graph (retain_graph) goes
+    through it again. With create_graph that is intended: then the operators in a frame have numbers, and such a step
+    counts as 0."""
     found = EMPTY
     for track in steps.tracks:
         frames = numbered_frames(steps, track)
@@ -83,9 +80,9 @@ def backward_again(steps: StepContext) -> Int64:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NumberedFrames:
-    """Frames of autograd inside the steps, without those inside others. number: of the forward operator that each
-    differentiates; start, end: ns; row: of the event table. recording: steps whose backward is recorded for autograd
-    itself."""
+    """Frames of autograd inside the steps, except those inside other frames, one row each. number: sequence number of
+    the forward operator that the frame differentiates; start, end: ns; step: index of its step; row: row in the event
+    table. recording: indices of the steps whose backward is recorded for autograd itself."""
 
     number: Int64
     start: Int64
@@ -120,8 +117,8 @@ def numbered_frames(steps: StepContext, track: int) -> NumberedFrames:
 
 
 def is_second_order(steps: StepContext) -> bool:
-    """True if backward itself is recorded for autograd (create_graph): its calls have sequence numbers. No operator
-    that modules call is among them, unlike where a checkpoint runs the forward again."""
+    """True if backward itself is recorded for autograd (create_graph): its calls have sequence numbers. Unlike for a
+    checkpoint, which runs the forward again, no operator that modules call is among them."""
     for track in steps.tracks:
         operations = operations_on(steps.trace, track)
         frame = nearest_ancestor(operations.parent, operations.engine)
@@ -145,7 +142,7 @@ def _with_python(host: Intervals, tree: CallTree, frames: Bool, again: Bool) -> 
 
 
 def on_device(trace: Trace, host: Intervals, track: int) -> Intervals:
-    """Instants of the device activities that one thread launched during `host`."""
+    """Instants of the device activities that one thread launched at the instants `host`. track: track of the thread."""
     events, activities = trace.events, device_activities(trace)
     launch = activities.launch
     inside = (launch != UNKNOWN) & (events.track[launch] == track) & contains(host, events.start[launch])

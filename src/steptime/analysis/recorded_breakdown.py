@@ -74,9 +74,10 @@ ms took 92, 96, 118, 314 and 641 ms (torch 2.13)."""
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RecordedBreakdown:
-    """breakdown: of the steady steps. operators: of the profiled ones, per step. recompute, backward_again: (n,) ns of
-    the profiled steps, forward inside backward and what backward does twice. windows: the whole profiled steps of each
-    trace that could be read. second_order: backward is differentiated itself."""
+    """Breakdown of a recording, with what its profiled steps show. breakdown: breakdown of the steady steps. operators:
+    operators of the profiled steps. recompute, backward_again: time of forward inside backward and of repeated
+    backward, ns of each profiled step, (n,). windows: whole profiled steps of each trace that could be read. problems:
+    sentences on unreadable traces. second_order: True if backward is differentiated itself."""
 
     breakdown: Breakdown
     operators: tuple[OperatorUse, ...]
@@ -88,8 +89,8 @@ class RecordedBreakdown:
 
     @property
     def profiled(self) -> StepContext | None:
-        """Window without stacks that represents the job's steps: one on a device before others, then the one with most
-        steps. None if there is none."""
+        """Profiled window without stacks that represents the job's steps: a window on a device before others, then the
+        one with most steps. None if there is none."""
         return _usual(self.windows)
 
     @property
@@ -100,7 +101,7 @@ class RecordedBreakdown:
 
     @property
     def functions(self) -> tuple[FunctionUse, ...]:
-        """User's functions, from the windows with stacks."""
+        """Time of the user's functions, from the windows with stacks."""
         return function_uses(self.windows)
 
 
@@ -290,11 +291,10 @@ def operator_time(recorded: RecordedBreakdown) -> Intervals:
 def calibrate(
     profiled: Int64, steps: int, phases: Int64, device: str, events: Int64, machine: Machine | None = None
 ) -> Breakdown:
-    """Breakdown of the steady steps from the phases of the CPU thread.
-
-    profiled: time of all profiled steps together, (len(Phase), len(Category)), ns (`phase_breakdown`), zeros if there
-    are none. steps: number of these. phases: of the steady steps, (n, len(Phase)), ns (`Steps.phases`). events:
-    recorded in the profiled steps, (len(Phase),), which bounds the profiler's cost. Rows sum to the steps exactly."""
+    """Breakdown of the steady steps, from their phases and the categories of the profiled steps. profiled: time of all
+    profiled steps together, (len(Phase), len(Category)), ns (`phase_breakdown`), zeros if there are none. steps: number
+    of profiled steps. phases: phases of the steady steps, (n, len(Phase)), ns (`Steps.phases`). events: number of
+    events in the profiled steps, (len(Phase),), which bounds the profiler's cost. Rows sum to the steps exactly."""
     wall, entries = phases.sum(axis=1), np.zeros((len(phases), len(Category)), np.int64)
     costs = _costs(events, machine)
     for phase in Phase:
@@ -312,13 +312,12 @@ def calibrate(
 def calibrate_device(
     spent: Int64, steps: int, usual: Int64, phases: Int64, device: str, events: Int64, machine: Machine | None = None
 ) -> Breakdown:
-    """Breakdown of the steady steps on an accelerator.
-
-    spent: device time of all profiled steps together, (len(Category),), ns (`breakdown_of`); other arguments as for
-    `calibrate`. If the profiled steps took longer than the usual ones, idle time shrinks, OVERHEAD first, and device
-    work stays. A launch costs 2 to 8 µs more under the profiler on an H100's host, depending on the job. If they took
-    longer even without idle time, the device was slower, and all of its work shrinks in proportion. usual: durations of
-    the steps to calibrate to (`_usual_steps`), ns; the excess of far longer steps is idle time."""
+    """Breakdown of the steady steps on an accelerator, from the device time of the profiled steps. spent: device time
+    of all profiled steps together, (len(Category),), ns (`breakdown_of`); other arguments as for `calibrate`. If the
+    profiled steps took longer than the usual ones, idle time shrinks, OVERHEAD first, and device work stays. A launch
+    costs 2 to 8 µs more under the profiler on an H100's host, depending on the job. If they took longer even without
+    idle time, the device was slower, and all of its work shrinks in proportion. usual: durations of the steps to
+    calibrate to (`_usual_steps`), ns; the excess of far longer steps is idle time."""
     wall = phases.sum(axis=1)
     shares = _without_overhead(spent, steps, usual, int(_costs(events, machine).sum()))
     busy = np.where(np.isin(np.arange(len(Category)), ON_DEVICE), spent, 0)
@@ -342,9 +341,8 @@ def _costs(events: Int64, machine: Machine | None) -> Int64:
 
 
 def split(totals: Int64, shares: Int64) -> Int64:
-    """Splits each total in the proportion of the k shares, (n, k) integers; rows sum to the totals exactly.
-
-    shares: non-negative, not all zero. Rounds the running sum, so no part is off by a whole unit."""
+    """Parts of each total in the proportion of the k shares, (n, k) integers; rows sum to the totals exactly. shares:
+    non-negative, not all zero. Rounds the running sum, so no part is off by a whole unit."""
     reached = np.concatenate(([0.0], np.cumsum(shares) / shares.sum()))
     boundaries = np.rint(totals[:, None] * reached[None, :]).astype(np.int64)
     boundaries[:, -1] = totals

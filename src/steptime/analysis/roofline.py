@@ -55,13 +55,14 @@ COMMUNICATION: Final = "communication"
 class KernelUse:
     """Kernels of one name that one operator launched with arguments of one kind; on a CPU, calls of the operator.
 
-    name: of the kernel (on a CPU, the operator's). calls: per step; duration: ns per step. bound: "compute", "memory",
-    "latency", "communication" or "unmodelled". shapes: of the arguments, raw JSON, "" if not in the trace. flops,
-    bytes: per step, None without a model. at_roofline: ns per step at the machine's peaks, capped at the duration (data
-    in a cache is faster); None without a model or peaks. tensor_cores: True if it ran on Tensor Cores or matrix cores,
-    None if its name does not say. dimensions: sides of a matmul that are no multiple of the tile ("k = 1003"). The last
-    four are set later, from the examples: source: user's line behind the longest kernel; blocks: of its grid, 0 if
-    unknown; waves: how often a matmul's tiles fill the device, None if unknown; counters: by Nsight Compute."""
+    name: name of the kernel (on a CPU, of the operator). calls: number per step; duration: ns per step. bound:
+    "compute", "memory", "latency", "communication" or "unmodelled". shapes: shapes of the arguments, raw JSON, "" if
+    not in the trace. flops, bytes: per step, None without a model. at_roofline: ns per step at the machine's peaks,
+    capped at the duration (data in a cache is faster); None without a model or peaks. tensor_cores: True if it ran on
+    Tensor Cores or matrix cores, None if its name does not say. dimensions: sides of a matmul that are no multiple of
+    the tile ("k = 1003"). The last four are set later, from the examples: source: user's line behind the longest
+    kernel; blocks: number of blocks in its grid, 0 if unknown; waves: number of times that a matmul's tiles fill the
+    device, None if unknown; counters: counters of Nsight Compute."""
 
     name: str
     operator: str
@@ -86,13 +87,13 @@ class Roofline:
     """Roofline of the steps: all groups, the longest first, and their sums. examples: row of the longest kernel of each
     group.
 
-    split: computing time of each step by bound, (n steps, len(BOUNDS)), ns. A row sums to the breakdown's COMPUTE, to
-    the nanosecond. Where kernels overlap, the earlier column gets the time. flops, bytes: per step, of work that has a
-    model. wall: mean step, ns. dtype: the one with most FLOPs ("" without any); peak: of a matmul in it, FLOP/s.
-    utilization: time of the FLOPs at the peaks of their dtypes, divided by the wall clock; None if a peak is missing.
-    modelled: fraction of the computing time that has a model. mfu, hfu: utilization by the device's datasheet, without
-    and with what checkpointing recomputes ("PaLM: Scaling Language Modeling with Pathways", appendix B: model and
-    hardware FLOPs utilization); None on a CPU, or if the datasheet is missing."""
+    split: computing time of each step by what bounds it, (n steps, len(BOUNDS)), ns. A row sums to the breakdown's
+    COMPUTE, to the nanosecond. Where kernels overlap, the earlier column gets the time. flops, bytes: per step, of work
+    that has a model. wall: mean step, ns. dtype: dtype with most FLOPs ("" without any); peak: rate of a matmul in it,
+    FLOP/s. utilization: time of the FLOPs at the peaks of their dtypes, divided by the wall clock; None if a peak is
+    missing. modelled: fraction of the computing time that has a model. mfu, hfu: utilization by the device's datasheet,
+    without and with what checkpointing recomputes ("PaLM: Scaling Language Modeling with Pathways", appendix B: model
+    and hardware FLOPs utilization); None on a CPU, or if the datasheet is missing."""
 
     machine: Machine | None
     groups: tuple[KernelUse, ...]
@@ -131,8 +132,8 @@ ROWS = "m"
 
 
 def missed(dimensions: tuple[tuple[str, int], ...], dtype: str, kernel: str = "") -> tuple[str, ...]:
-    """Sides that are no multiple of the tile ("k = 1003"). Empty for a product with a vector, which never fills a tile,
-    and for a kernel whose name says that it loads whole tiles."""
+    """Sides of a matmul that are no multiple of the tile ("k = 1003"). Empty for a product with a vector, which never
+    fills a tile, and for a kernel whose name says that it loads whole tiles."""
     tile, loads = TILE.get(dtype), ALIGNED.search(kernel)
     if tile is None or any(size == 1 for _, size in dimensions) or (loads and int(loads[1]) >= tile):
         return ()
@@ -155,9 +156,9 @@ peak)."""
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Members:
-    """All kernels, one row each. rows: of the event table; operator: rows of their operators, -1 for none. duration:
-    ns. share: of the call's work, 0 to 1. filling: blocks of the grid per multiprocessor, nan if unknown. counted: True
-    for kernels of these steps; others may overlap the steps' time."""
+    """All kernels, one row each. rows: rows in the event table; operator: rows of their operators, -1 for none.
+    duration: ns. share: fraction of the call's work, 0 to 1. filling: number of blocks of the grid per multiprocessor,
+    nan if unknown. counted: True for kernels of these steps; others may overlap the steps' time."""
 
     rows: Int32
     operator: Int32
@@ -186,9 +187,8 @@ def draw(steps: StepContext, step: float | None = None) -> Roofline:
     """Roofline of the steps. Groups hold kernels that the steps launched, and kernels without a launch in the trace
     that start in a window. The split covers whatever ran in a window, as the breakdown does. On a CPU, groups hold the
     calls of an operator with arguments of one kind, and phases from a recording are ignored. step: duration of the
-    reported, unprofiled step, ns; None for that of these steps.
-
-    The peaks of the roofline's machine are raised to what was reached."""
+    reported, unprofiled step, ns; None to use these steps' own. The peaks of the roofline's machine are raised to what
+    was reached."""
     windows = steps.windows
     bare = steps if steps.on_device else StepContext(steps.trace, windows, windows, machine=steps.machine)
     members = _kernels(bare) if steps.on_device else _calls(bare)
@@ -291,7 +291,7 @@ def _every_group(
 
 
 def groups_of_kernels(steps: StepContext) -> tuple[Int32, list[KernelUse], Int64]:
-    """(rows of all kernels, all groups, number of the group for each kernel)."""
+    """(rows of all kernels in the steps, groups of kernels, index of the group for each kernel)."""
     members = _kernels(steps)
     made, kind = _every_group(steps, members, steps.machine)
     return members.rows, [each for each, _ in made], kind
@@ -341,8 +341,8 @@ def _group(
 
 
 def bound_of_kernel(times: tuple[float, float] | None, duration: float, filling: float) -> Bound:
-    """Bound of a kernel. times: ns of its arithmetic and its bytes at the peaks; duration: ns; filling: blocks per
-    multiprocessor."""
+    """Bound of a kernel's speed. times: ns of its arithmetic and of its bytes at the peaks; duration: ns; filling:
+    number of blocks per multiprocessor."""
     if filling < LEAST_FILLING:
         return LATENCY
     if times is None:

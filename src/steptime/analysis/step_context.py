@@ -18,14 +18,12 @@ from steptime.trace.table import Referable, Trace
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StepContext(Referable):
-    """Steps of a trace; made by `step_context`. All times are ns on the trace's clock.
-
-    boundaries: (n, 2), the steps as the CPU sees them, in time order, without overlap. windows: (n, 2), as the
-    breakdown has them: on an accelerator each ends where the device ends it. phases, compiling: what a recording knows
-    next to the trace; phases is empty for a bare trace. thread: the system's id of the training thread, None or 0 if
-    unknown. machine: whose peaks count. stacks: whether Python functions were recorded, which slows the steps. shift:
-    from the journal's clock to the trace's.
-    """
+    """Steps of a trace; made by `step_context`. All times are ns on the trace's clock. boundaries: (n, 2), the steps as
+    the CPU sees them, in time order, without overlap. windows: (n, 2), the steps as the breakdown has them: on an
+    accelerator, each ends where the device ends it. phases, compiling: instants of the phases and of compilation, from
+    the recording; empty for a bare trace. thread: the system's id of the training thread, None or 0 if unknown.
+    machine: machine whose peaks count. stacks: True if Python functions were recorded, which slows the steps. shift: ns
+    to add to the journal's clock for the trace's."""
 
     trace: Trace
     boundaries: Int64
@@ -42,7 +40,7 @@ class StepContext(Referable):
 
     @property
     def on_device(self) -> bool:
-        """True if a device did something: then the accelerator's definition of the categories applies."""
+        """True if the trace holds work of a device, so that the accelerator's definition of the categories applies."""
         return has_kernels(self.trace)
 
     @property
@@ -52,21 +50,21 @@ class StepContext(Referable):
 
     @property
     def track(self) -> int | None:
-        """The training thread's track; None without work on a CPU."""
+        """Track of the training thread; None without work on a CPU."""
         return training_track(self.trace, self.thread)
 
     @property
     def tracks(self) -> tuple[int, ...]:
-        """The training thread's track and those of autograd's engine; empty when nothing ran on a host."""
+        """Tracks of the training thread and of autograd's engine; empty if nothing ran on a CPU."""
         return () if self.track is None else (self.track, *autograd_tracks(self.trace, self.track))
 
     @property
     def input(self) -> Intervals:
-        """When batches were prepared, as far as the recording knows."""
+        """Instants at which batches were prepared, as far as the recording knows."""
         return self.phases.get(Phase.INPUT, EMPTY)
 
     def only(self, rows: Int64) -> StepContext:
-        """Some of the steps, in time order."""
+        """The context with only some of its steps, in time order."""
         return replace(self, boundaries=self.boundaries[rows], windows=self.windows[rows])
 
 
@@ -81,6 +79,6 @@ def step_context(
     stacks: bool = False,
     shift: int = 0,
 ) -> StepContext:
-    """The steps of a trace as host and device have them; parameters as the fields of `StepContext`."""
+    """Context of some steps of a trace. Parameters: as the fields of `StepContext`."""
     windows = device_step_bounds(trace, boundaries) if has_kernels(trace) else boundaries
     return StepContext(trace, boundaries, windows, phases or {}, compiling, thread, machine, stacks, shift)

@@ -47,13 +47,13 @@ MUCH = 1.5
 
 @dataclass(frozen=True, slots=True)
 class LastingChange:
-    """A level of the steps that changed for good. step: the first of the new level, from 1, of `steps` in all; epoch:
-    that it is in, None where no loader shows. before, now: medians of the step, ns; phase: that grew, by `growth` ns.
-    share: of the growth, what the mean step bears. line: that takes more than before, by line_growth ns. gradual: the
-    steps grew bit by bit, by `by_step` ns in each; before and now are the first and the last fifth of the run. carried:
-    the variable that carries the graph of each step into the next, at the line; "" where none was found. longer: the
-    container that the line names, or the fastest growing one where no line is known, which grew by `entries` per
-    step, at the line `filled`."""
+    """A change of the steps' time for good. step: first step of the new level, from 1, among `steps` steps; epoch: its
+    epoch, None if no loader shows it. before, now: median step before and after, ns; phase: phase that grew, by
+    `growth` ns. share: fraction of the growth that the mean step contains. line: line that takes more time than before,
+    by line_growth ns. gradual: True if the steps grew bit by bit, by `by_step` ns each; then before and now are the
+    first and the last fifth of the run. carried: variable that carries the graph of each step into the next, at the
+    line; "" if none was found. longer: container that grew by `entries` per step, filled at the line `filled`: the one
+    that the line names or, without a line, the fastest growing one."""
 
     step: int
     steps: int
@@ -74,12 +74,12 @@ class LastingChange:
 
     @property
     def grows_much(self) -> bool:
-        """True if steps grow by half or more: nothing else that is reported of a step matters as much."""
+        """True if steps grow by half or more, so that nothing else that is reported of a step matters as much."""
         return self.now >= MUCH * self.before
 
 
 def find_change(steps: Steps) -> LastingChange | None:
-    """Largest lasting growth of one phase, sudden or gradual; of the two, the one that describes it better; None for
+    """Largest lasting growth of one phase, sudden or gradual, whichever describes the steps better; None if there is
     neither."""
     steady = np.flatnonzero(steps.steady)
     sudden, gradual = (
@@ -191,8 +191,9 @@ TRIED = 5
 
 @dataclass(frozen=True, slots=True)
 class Period:
-    """Slow steps at a fixed distance. every: steps from one to the next. slow: their indices. extra: time that a slow
-    step's phase takes above the usual, ns; growth: the same of the first and the last of them, as `rising` gives it."""
+    """Slow steps at a fixed distance. every: number of steps from one slow step to the next. slow: indices of the slow
+    steps. extra: time that a slow step's phase takes above the usual, ns; growth: this time for the first and for the
+    last of them, as from `rising`."""
 
     every: int
     slow: Int64
@@ -207,7 +208,7 @@ class Period:
 
 
 def find_period(steps: Steps) -> Period | None:
-    """The costliest period at which one phase is slow, None if there is none."""
+    """Costliest period at which one phase is slow; None if there is none."""
     steady = np.flatnonzero(steps.steady)
     if len(steady) < LEAST_STEPS:
         return None
@@ -253,7 +254,7 @@ MOST_PAIRED = 500
 
 
 def rising(values: Int64 | Float64) -> tuple[float, float] | None:
-    """(median of the first third, of the last) of values that rise steadily, to half as much again or more; else
+    """(median of the first third, median of the last third) of values that rise steadily, by half or more; else
     None."""
     some = values[:: 1 + len(values) // MOST_PAIRED].astype(np.float64)
     if len(values) < LEAST_LEVEL or _chance(some) > BY_CHANCE:

@@ -25,7 +25,7 @@ UPDATES = (Kind.OPTIMIZER_STEP, Kind.SCALER_STEP)
 
 @dataclass(frozen=True, slots=True)
 class Boundaries:
-    """Ends of the steps in time order, ns. Each step starts where the one before it ends, the first at `start`."""
+    """Ends of the steps, ns, in time order. Each step starts at the end of the one before, the first at `start`."""
 
     mode: Mode
     start: int
@@ -33,7 +33,7 @@ class Boundaries:
 
 
 def find_boundaries(records: RecordTable, untimed: RecordTable, stamps: Int64) -> Boundaries:
-    """Boundaries of the training thread's steps. untimed: windows without the always-on timers, or thinned out;
+    """Boundaries of the training thread's steps. untimed: windows in which the always-on timers are off or thinned out;
     stamps: boundaries that the probe recorded in these windows, ns."""
     updates, backwards = records.of(*UPDATES).outermost(), full_backwards(records)
     if len(updates):
@@ -50,7 +50,7 @@ def find_boundaries(records: RecordTable, untimed: RecordTable, stamps: Int64) -
 
 
 def full_backwards(records: RecordTable) -> RecordTable:
-    """Outermost full backwards, or if there are none, torch.autograd.grad calls."""
+    """Outermost full backward passes; without any, calls of torch.autograd.grad."""
     backwards = records.of(Kind.BACKWARD).outermost()
     full = backwards.where(~backwards.flagged(Flag.PARTIAL))
     return full if len(full) else backwards
@@ -169,9 +169,9 @@ BURST = 2
 
 
 def find_warm_up(work: Int64, usable: Bool, compiled: Bool) -> tuple[int, str]:
-    """(steps to leave out, reason). work: time of each step without its wait for input, which has its own start-up and
-    is often what the user looks for, ns. usable: mask of undisturbed steps. compiled: mask of steps with a
-    compilation."""
+    """(number of steps to leave out as warm-up, reason). work: time of each step, ns, without its wait for input, which
+    has its own start-up and is often what the user looks for. usable: mask of undisturbed steps. compiled: mask of
+    steps with a compilation."""
     count = len(work)
     if count < 2:
         return count, "a single step is all warm-up" if count else "no step was found"

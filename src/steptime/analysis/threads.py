@@ -45,8 +45,8 @@ def autograd_tracks(trace: Trace, training: int) -> list[int]:
 def during(
     trace: Trace, chosen: Bool | Int64 | Int32, closing: Callable[[Intervals], Intervals] = lambda found: found
 ) -> Intervals:
-    """Instants at which some events ran. chosen: mask or rows. closing: applied to the instants of each batch of events
-    and at last to all of them; applying it twice must change nothing."""
+    """Instants at which some events ran. chosen: mask or rows of the events. closing: function that is applied to the
+    instants of each batch of events and at last to all of them; applying it twice must change nothing."""
     events, rows = trace.events, np.flatnonzero(chosen) if chosen.dtype == np.bool_ else chosen
     parts = (rows[first : first + PIECE] for first in range(0, len(rows), PIECE))
     return closing(join(*[closing(union(events.start[part], events.ends(part))) for part in parts]))
@@ -63,7 +63,7 @@ def compile_time(trace: Trace, track: int) -> Intervals:
 
 
 def recorded_time(trace: Trace) -> Intervals:
-    """Instants from the first event to the last one."""
+    """Interval from the first event of a trace to the last one."""
     if not len(trace.events):
         return union([], [])
     return union([trace.events.start.min()], [trace.events.end.max()])

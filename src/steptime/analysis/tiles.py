@@ -24,9 +24,9 @@ Shapes = tuple[tuple[int, ...], ...]
 
 
 def tiles_of(kernel: str, operator: str, shapes: Shapes) -> int | None:
-    """Number of output tiles of a matmul, from the kernel's name and the operator's arguments. None if either does not
-    say, or if several blocks share a tile in a way that the name does not show. operator: name without namespace.
-    Libraries differ in which side comes first: the order with more tiles counts."""
+    """Number of output tiles of a matmul, from the kernel's name and the operator's arguments. None if these do not
+    show it, or do not show how many blocks share a tile. operator: name without namespace. Libraries differ in which
+    side of a tile comes first: the order that gives more tiles counts."""
     found, places = TILE.search(kernel), OUTPUTS.get(operator)
     if found is None or places is None or SPLIT.search(kernel) or max(places) >= len(shapes):
         return None
@@ -41,8 +41,8 @@ def tiles_of(kernel: str, operator: str, shapes: Shapes) -> int | None:
 
 
 def waves_of(kernel: str, operator: str, shapes: Shapes, blocks: int, multiprocessors: int) -> float | None:
-    """Number of times that a matmul's blocks fill the device, one per multiprocessor; None if unknown. blocks: of the
-    grid, 0 if unknown; ignored for a persistent kernel."""
+    """Number of times that a matmul's blocks fill the device with one block per multiprocessor; None if unknown.
+    blocks: number of blocks in the grid, 0 if unknown; ignored for a persistent kernel."""
     if multiprocessors <= 0:
         return None
     work = blocks if blocks and not PERSISTENT.search(kernel) else tiles_of(kernel, operator, shapes)
@@ -51,16 +51,16 @@ def waves_of(kernel: str, operator: str, shapes: Shapes, blocks: int, multiproce
 
 def filled(kernel: str, waves: float) -> float:
     """Fraction of the multiprocessors that are busy over a matmul's time, given its waves. Blocks of a kernel that is
-    not persistent overlap with the next wave, several on one multiprocessor. Such a kernel surely leaves some
-    multiprocessors idle only if it has less than one wave."""
+    not persistent overlap with the next wave, so that kernel surely leaves some multiprocessors idle only if it has
+    less than one wave."""
     if waves >= 1 and not PERSISTENT.search(kernel):
         return 1.0
     return waves / math.ceil(waves) if waves > 0 else 0.0
 
 
 def padded_head(kernel: str, size: int, device: str) -> int:
-    """Head dimension that a fused attention kernel computes for a head of `size`; `size` itself if unknown. device: its
-    name."""
+    """Head dimension to which a fused attention kernel pads a head of `size`; `size` itself if unknown. device: name of
+    the device."""
     if found := HEADS_BY_NAME.search(kernel):
         return max(size, int(found[1]))
     if re.search(r"AMD|Instinct|Radeon", device):

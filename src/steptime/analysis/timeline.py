@@ -54,7 +54,7 @@ UNSPLIT_PHASES = ("forward", "backward", "optimizer", "evaluation", "rest")
 
 
 class SegmentKind(IntEnum):
-    """Kinds of time between training steps, or in them without belonging to them."""
+    """Kinds of time that belongs to no training step, although some of it is inside of steps."""
 
     EVALUATION = 1
     CHECKPOINT = 2
@@ -70,7 +70,7 @@ class SegmentKind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """An interval of the training thread that is charged to no step. start, end: monotonic ns."""
+    """An interval of the training thread that belongs to no step. start, end: monotonic ns."""
 
     kind: SegmentKind
     start: int
@@ -78,22 +78,22 @@ class Segment:
 
 
 def counted(times: Int64, start: Int64, end: Int64) -> Int64:
-    """Number of the sorted times in each interval [start, end)."""
+    """Number of times in each interval [start, end). times: sorted."""
     counts: Int64 = np.searchsorted(times, end) - np.searchsorted(times, start)
     return counts
 
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """All steps of a process; arrays of length n, read-only, in time order; times: monotonic ns.
+    """All steps of a process, as read-only arrays of length n in time order; times are monotonic ns.
 
     start, end: boundaries. duration: end - start minus the segments inside. phases: (n, len(Phase)), ns; rows sum to
-    duration. micro_batches: number of backwards (forwards when inferring), of one model where several are updated in
-    turns. warm_up: left out at the start. excluded:
-    True if the probe slowed the step (discovery, profiler, lines, a long pause), if it holds an evaluation, a
-    checkpoint or a compilation, if it was kept for being slow, or if steps were thinned out of it. A rollout or a
-    loader's start is subtracted and does not exclude. timed: False for steps without the always-on timers (their
-    phases are all REST). profiled, lined: recorded by the profiler or with line timing."""
+    duration. micro_batches: number of backwards (forwards when inferring), of one model if several are updated in
+    turns. warm_up: True for steps left out at the start. excluded: True if the probe slowed the step (discovery,
+    profiler, lines, a long pause), if it holds an evaluation, a checkpoint or a compilation, if it was kept for being
+    slow, or if steps were thinned out of it. A rollout or a loader's start is subtracted and does not exclude. timed:
+    False for steps without the always-on timers (their phases are all REST). profiled, lined: True for steps recorded
+    by the profiler, or with line timing."""
 
     start: Int64
     end: Int64
@@ -115,8 +115,9 @@ class Steps:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """Steps, phases and segments of one process. warm_up_reason: source of the warm-up's length, in words. gaps: (end
-    in ns, number of missing steps) for each gap in the recording of a long run, which is thinned."""
+    """Steps, phases and segments of one process. training_loaders: numbers of the iterators that feed training.
+    warm_up_reason: source of the warm-up's length, in words. gaps: (end in ns, number of missing steps) for each gap in
+    the recording of a long run, which is thinned."""
 
     mode: Mode
     steps: Steps
@@ -127,17 +128,17 @@ class Timeline:
 
     @property
     def left_out(self) -> int:
-        """Number of steps missing in all gaps."""
+        """Number of steps that are missing in all gaps of the recording."""
         return sum(count for _, count in self.gaps)
 
     @property
     def whole(self) -> int:
-        """Number of steps before the first gap."""
+        """Number of steps before the first gap of the recording."""
         gap = next((each.start for each in self.segments if each.kind is SegmentKind.THINNED), None)
         return len(self.steps.end) if gap is None else int(np.searchsorted(self.steps.end, gap, side="right"))
 
     def numbers(self, places: Int64) -> Int64:
-        """Numbers in the job, from 0, of the steps at these positions of `steps`."""
+        """Number in the job, from 0, of each step at these positions of `steps`."""
         ends = np.array([end for end, _ in self.gaps], np.int64)
         before = np.cumsum([0, *(count for _, count in self.gaps)])
         known = np.minimum(places, max(0, len(self.steps.end) - 1))
@@ -146,7 +147,8 @@ class Timeline:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RecordTable:
-    """Records sorted by (start, -end), so parents come before children. identity is int64, so sums cannot overflow."""
+    """Records of the journal, sorted by (start, -end), so that parents come before children. identity: int64, so that
+    sums cannot overflow."""
 
     kind: npt.NDArray[np.uint8]
     flags: npt.NDArray[np.uint8]
@@ -158,7 +160,7 @@ class RecordTable:
         return len(self.start)
 
     def where(self, mask: Bool | Int64) -> RecordTable:
-        """Records selected by a mask or by indices."""
+        """The table with only the records that a mask or indices select."""
         return RecordTable(self.kind[mask], self.flags[mask], self.identity[mask], self.start[mask], self.end[mask])
 
     def of(self, *kinds: Kind) -> RecordTable:
@@ -170,7 +172,7 @@ class RecordTable:
         return mask
 
     def outermost(self) -> RecordTable:
-        """Records that no other record of the table encloses."""
+        """The table with only the records that no other record of it encloses."""
         if not len(self):
             return self
         reach = np.maximum.accumulate(self.end)
@@ -192,21 +194,21 @@ class RecordTable:
 
 
 def merge(*tables: RecordTable) -> RecordTable:
-    """Records of several tables, sorted."""
+    """One sorted table of the records of several tables."""
     columns = ("kind", "flags", "identity", "start", "end")
     whole = RecordTable(*(np.concatenate([getattr(table, column) for table in tables]) for column in columns))
     return whole.where(np.lexsort((-whole.end, whole.start)))
 
 
 def records_of(table: IntervalTable, mask: Bool | None = None) -> RecordTable:
-    """Records of a table, optionally selected by a mask."""
+    """Records of a journal's table, optionally only those that a mask selects."""
     chosen = slice(None) if mask is None else mask
     identity = table.identity[chosen].astype(np.int64)
     return RecordTable(table.kind[chosen], table.flags[chosen], identity, table.start[chosen], table.end[chosen])
 
 
 def training_thread(table: IntervalTable) -> int:
-    """Number of the training thread in the journal: the thread with most backwards, else updates, else forwards."""
+    """Number in the journal of the thread with most backwards, else most updates, else most forwards."""
     for kind in (Kind.BACKWARD, Kind.OPTIMIZER_STEP, Kind.SCALER_STEP, Kind.FORWARD):
         threads = table.thread[table.kind == int(kind)]
         if len(threads):

@@ -42,12 +42,11 @@ Rows: TypeAlias = npt.NDArray[Any]
 
 
 def repetitions(name: Int64, start: Int64, span: int, *, marks: bool) -> Int64 | None:
-    """Positions of the events that start the repetitions and what follows the last one; None if there are none. name,
-    start: of events in order of time. span: of the whole trace, ns.
-
-    marks: True if the events are outermost ranges; then one name at an even pace is enough, the rarest, and of equally
-    rare ones the first. Otherwise the function looks for the shortest repeated sequence, trying each name as its start,
-    the rarest first, since what happens once per step marks it best."""
+    """Positions of the events that start each repetition and the rest after the last one; None if nothing repeats.
+    name, start: name and start of the events, in order of time. span: duration of the whole trace, ns. marks: True if
+    the events are outermost ranges; then one name at an even pace is enough, the rarest, and of equally rare ones the
+    first. Otherwise the function looks for the shortest repeated sequence, trying each name as its start, the rarest
+    first, since what happens once per step marks it best."""
     if not marks:
         name, start = name[:LONGEST], start[:LONGEST]
     first, number = distinct(name)
@@ -101,10 +100,10 @@ def steps_of(trace: Trace) -> Int64:
 
 
 def find_steps(trace: Trace) -> FoundSteps:
-    """Steps by the first of these sources that the trace has: the profiler's marks, ends of optimizer updates, calls of
-    zero_grad, the loader's batches, or a range, operators or kernels that repeat at equal distances. Without any, the
-    whole trace is one step. No step for a trace without events. In a trace joined from several recordings no step
-    crosses from one to another."""
+    """Steps of a trace, by the first of these sources that the trace has: the profiler's marks, ends of optimizer
+    updates, calls of zero_grad, the loader's batches, or a range, operators or kernels that repeat at equal distances.
+    Without any, the whole trace is one step. No step for a trace without events. In a trace joined from several
+    recordings no step crosses from one to another."""
     if not len(trace.events):
         return FoundSteps(np.empty((0, 2), np.int64), "there is no event")
     for found in _ways(trace):
@@ -116,8 +115,8 @@ def find_steps(trace: Trace) -> FoundSteps:
 
 
 def whole_steps(trace: Trace) -> tuple[Trace, FoundSteps]:
-    """(trace, steps whose device work is in it). If no step has it, the trace is returned without its device, since a
-    breakdown would count the missing work as idle time."""
+    """(trace, its steps whose device work is recorded). If no step has such work, the trace is returned without its
+    device, since a breakdown would count the missing work as idle time."""
     found = find_steps(trace)
     whole = held_whole(trace, found.boundaries)
     if whole.all():
@@ -130,11 +129,10 @@ def whole_steps(trace: Trace) -> tuple[Trace, FoundSteps]:
 
 
 def device_step_bounds(trace: Trace, boundaries: Int64) -> Int64:
-    """Steps on the device, (n, 2), ns: each ends with the last kernel launched in it, and the next starts there.
-
-    The CPU runs ahead of the device, so a step's kernels outlast the CPU's step. A kernel that ran before its own
-    step's device start still counts as compute in the step in whose time it ran: a breakdown is about time, not about
-    work. boundaries: steps on the CPU, (n, 2), ns, in time order."""
+    """Steps on the device, (n, 2), ns: each ends with the last kernel launched in it, and the next starts there. The
+    CPU runs ahead of the device, so a step's kernels outlast the CPU's step. A kernel that ran before its step started
+    on the device counts in the step during which it ran, because a breakdown is about time, not about work. boundaries:
+    steps on the CPU, (n, 2), ns, in time order."""
     if not len(boundaries):
         return boundaries
     events = trace.events

@@ -24,12 +24,13 @@ FEWEST = 16
 
 
 def without_tracer(layout: Layout, usual: Int64) -> Int64:
-    """Indices of the steps for the mean, in time order: those before the first window if later ones are slower."""
+    """Indices of the steps for the mean, in time order: all usual steps or, if a device's tracer slows those after its
+    first window, the steps before."""
     return usual if slowed_by_tracer(layout, usual) is None else usual[_before(layout, usual)]
 
 
 def slowed_by_tracer(layout: Layout, usual: Int64) -> Estimate | None:
-    """Slowdown of steps after the first device profile, ns; None if there was none, or if the slowdown is uncertain."""
+    """Time by which steps are slower after the first device profile, ns; None without a profile or if uncertain."""
     before = _before(layout, usual)
     if before.sum() < FEWEST or before.all():
         return None

@@ -45,12 +45,10 @@ from steptime.trace.vendors import (
 @dataclass(frozen=True, slots=True, eq=False)
 class CopyTotal:
     """Copies of one kind that one operator asked for. kind: "HtoD", "DtoH", "DtoD", "PtoP", "HtoH", "memset" or ""
-    (unknown). memory: of the host, "pageable", "pinned" or "". operator: the outermost aten operator around the launch,
-    or torch's range that lays out data for communication, "" for none.
-
-    calls, duration (device time, ns), exposed (time in which nothing else ran, ns) and bytes (None if unknown) are by
-    step, (n,). The exposed time of all copies sums to the breakdown's COPY to the nanosecond; where two copies overlap,
-    the earlier entry gets the time."""
+    (unknown). memory: kind of host memory, "pageable", "pinned" or "". operator: the outermost aten operator around the
+    launch, or torch's range that lays out data for communication, "" for none. calls, duration (device time, ns),
+    exposed (time in which nothing else ran, ns) and bytes (None if unknown) are by step, (n,). The exposed time of all
+    copies sums to the breakdown's COPY to the nanosecond; where two copies overlap, the earlier entry gets the time."""
 
     kind: str
     memory: str
@@ -100,7 +98,7 @@ def copies_of(steps: StepContext) -> tuple[CopyTotal, ...]:
 
 
 def copy_kind(name: str) -> tuple[str, str]:
-    """(direction, host memory) from the name of a copy, such as "Memcpy HtoD (Pageable -> Device)"."""
+    """(direction, kind of host memory) from the name of a copy, such as "Memcpy HtoD (Pageable -> Device)"."""
     direction = next((kind for kind, pattern in COPY_DIRECTIONS.items() if pattern.search(name)), "")
     memory = HOST_MEMORY.search(name)
     return direction, memory[0].lower() if memory else ""
@@ -197,7 +195,8 @@ defines it (github.com/NVIDIA/nccl-tests, doc/PERFORMANCE.md)."""
 
 
 def bus_factor(name: str, ranks: int) -> float | None:
-    """Bus bandwidth divided by (size / time); None for an operation unknown to NCCL-tests, and for one rank."""
+    """Factor from size / time of a collective to its bus bandwidth; None for one rank, and for operations that
+    NCCL-tests lacks."""
     if ranks < 2:
         return None
     return next((factor(ranks) for pattern, factor in FACTORS if pattern.search(name)), None)
@@ -251,7 +250,7 @@ def collectives_of(steps: StepContext) -> tuple[CollectiveTotal, ...]:
 
 
 def parameters_of(trace: Trace, links: Links, kernels: Int64) -> tuple[Parameters, ...]:
-    """Arguments of each kernel's collective."""
+    """Arguments of the collective behind each kernel."""
     events = trace.events
     noted = of_symbols(trace, RECORD.__eq__)
     record = np.where(links.operator[kernels] == UNKNOWN, UNKNOWN, links.operator[kernels])

@@ -50,8 +50,9 @@ Runs = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class UnusedPass:
-    """Backward passes with gradients that nobody uses. facts: of them; nothing, partly: the fraction of all backward
-    time of the profiled steps in nodes that lead to such gradients only, and in those that lead to others, too."""
+    """Backward passes that compute gradients which nobody uses. facts: facts on these passes. nothing: fraction of the
+    profiled steps' backward time in nodes that lead to unused gradients only; partly: fraction in nodes that also lead
+    to others."""
 
     facts: PassFacts
     nothing: float
@@ -60,8 +61,8 @@ class UnusedPass:
 
 @dataclass(frozen=True, slots=True)
 class PickedUse:
-    """Rows that are computed and not used. facts: of the nodes that compute them. spent: fraction of the profiled steps
-    in these, forward and backward."""
+    """Rows that are computed and not used. facts: facts on the nodes that compute them. spent: fraction of the profiled
+    steps' time in these nodes, forward and backward."""
 
     facts: PickedFacts
     spent: float
@@ -69,8 +70,9 @@ class PickedUse:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Matched:
-    """Profiled passes that have made the graph of known ones. places: of all backward passes; frames: by track, with
-    the newest number of each pass. often: fraction of such graphs that had the known passes' fate."""
+    """Profiled passes that have made the graph of known ones. places: positions among all backward passes; frames:
+    their frames by track, with the newest number of each pass. often: fraction of such graphs that had the known
+    passes' fate."""
 
     places: list[int]
     frames: list[tuple[int, int, NumberedFrames]]
@@ -105,8 +107,8 @@ def _matched(steps: StepContext, known: Sequence[PassFacts]) -> list[tuple[PassF
 
 def unused_passes(steps: StepContext, known: Sequence[PassFacts]) -> tuple[UnusedPass, ...]:
     """Known passes whose time the profiled steps show. A pass is excluded if an operator after it takes tensors of the
-    dropped gradients' shapes: somebody reads them. Passes of one call of torch.autograd.grad are one: its graph may
-    differ from pass to pass."""
+    dropped gradients' shapes, since these may be read. Passes of one call of torch.autograd.grad count as one, because
+    its graph may differ from pass to pass."""
     whole = sum(_time(steps, track, numbered_frames(steps, track)) for track in steps.tracks)
     uses = []
     for facts, matched in _matched(steps, known):
@@ -126,7 +128,7 @@ def unused_passes(steps: StepContext, known: Sequence[PassFacts]) -> tuple[Unuse
 
 
 def picked_uses(steps: StepContext, known: Sequence[PassFacts]) -> tuple[PickedUse, ...]:
-    """Nodes of which the loss uses some rows, together by the module that made them, with their time."""
+    """Rows that are computed and not used, with their time, together by the module that computes them."""
     wall = float((steps.windows[:, 1] - steps.windows[:, 0]).sum())
     found: dict[tuple[str, SourceLine | None], PickedUse] = {}
     for facts, matched in _matched(steps, known):
@@ -149,8 +151,8 @@ def _both_ways(steps: StepContext, track: int, frames: NumberedFrames) -> int:
 
 @dataclass(frozen=True, slots=True)
 class UnreadUse:
-    """A result of a module that nobody reads. facts: of it. spent: fraction of the profiled steps in operators that
-    only make it; around: in those that would be faster without it."""
+    """A result of a module that nobody reads. facts: facts on this result. spent: fraction of the profiled steps' time
+    in operators that only compute it; around: fraction in operators that would be faster without it."""
 
     facts: UnreadFacts
     spent: float
@@ -158,8 +160,9 @@ class UnreadUse:
 
 
 def unread_uses(steps: StepContext, known: Sequence[UnreadFacts]) -> tuple[UnreadUse, ...]:
-    """Results that nobody reads, together by line. Attention that is asked for no weights is fused: its passes over
-    them go. Of other modules, the operators that backward does not go through."""
+    """Results of modules that nobody reads, with the time of their operators, together by line. For attention weights,
+    these are the passes over the weights, since attention without them is fused; else the operators that backward does
+    not go through."""
     wall = float((steps.windows[:, 1] - steps.windows[:, 0]).sum())
     if not known or not wall:
         return ()

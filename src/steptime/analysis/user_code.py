@@ -34,10 +34,11 @@ PACKAGES = re.compile(r".*/(?:site-packages|dist-packages|lib/python\d[\d.]*)/")
 
 @dataclass(frozen=True, slots=True)
 class CallUse:
-    """Calls by a user function, per step: of an operator, or of a function that is not the user's, with all that runs
-    below but user functions. name: "aten::sort", "json.dumps"; "" for the function's own Python. duration: ns. shapes:
-    of the inputs of most of them by time, as the trace has them, "" if unknown. depth: calls of the same name that one
-    leads to, itself included; shallow: as of the trace in which these are fewest."""
+    """Calls that a user function makes to one operator, or to one function that is not the user's, with all that runs
+    below them but user functions. name: "aten::sort", "json.dumps"; "" for the function's own Python. calls, duration:
+    number and ns per step. shapes: input shapes of the calls with most of the time, as the trace has them, "" if
+    unknown. depth: number of nested calls of this name that one call leads to, itself included; shallow: the same in
+    the trace in which it is smallest."""
 
     name: str
     calls: float
@@ -50,10 +51,10 @@ class CallUse:
 @dataclass(frozen=True, slots=True)
 class FunctionUse:
     """Time of a user function in one phase, without user functions that it calls. source: its first line, None for time
-    in no user function. python: time outside operators, in intervals longer than a dispatch, in it and in library
-    callees except torch, ns per step; operators: time in operators that it calls (in backward, in what autograd runs
-    for them), ns per step. called: what it calls itself, the longest first; a loop that started before the trace is in
-    no user function."""
+    in no user function. python: ns per step outside operators, in intervals longer than a dispatch, in the function and
+    in library callees except torch; operators: ns per step in operators that it calls (in backward, in what autograd
+    runs for them). called: its direct calls, the longest first. A loop that started before the trace is in no user
+    function."""
 
     source: SourceLine | None
     phase: PhaseName
@@ -63,7 +64,7 @@ class FunctionUse:
 
 
 def function_uses(windows: Iterable[StepContext]) -> tuple[FunctionUse, ...]:
-    """User functions in the windows with stacks, the longest first."""
+    """Time of the user functions in the windows with stacks, the longest first."""
     spent: defaultdict[_Key, Int64] = defaultdict(lambda: np.zeros(2, np.int64))
     called: defaultdict[_Key, dict[str, CallUse]] = defaultdict(dict)
     steps = 0
@@ -86,8 +87,8 @@ SLOW_STEPS_OWN = 4
 
 def extra_calls(windows: Iterable[StepContext], longer: float) -> tuple[tuple[CallUse, ...], tuple[str, ...]]:
     """(operators by which slow steps are longer than the others of the windows without stacks, the longest first; names
-    of all operators, inner ones too, that only slow steps have). The first gives calls and ns of one slow step beyond
-    another step. longer: ns by which a slow step is longer."""
+    of all operators, inner ones too, that only slow steps have). The operators' calls and durations are those of a slow
+    step beyond another step's. longer: ns by which a slow step is longer."""
     steps: list[tuple[int, dict[str, CallUse], Counter[str]]] = []
     for window in windows:
         if not window.stacks and window.track is not None:
@@ -248,8 +249,8 @@ def _usual_shapes(trace: Trace, rows: Int64) -> str:
 
 
 def called_name(symbol: str) -> str:
-    """Name of a call as a reader writes it: "json.dumps" for "json/__init__.py(183): dumps", "list.sort" for Python's
-    own; an operator's is its symbol."""
+    """Name of a call as a reader writes it: "json.dumps" for "json/__init__.py(183): dumps", "list.sort" for a
+    built-in. An operator's name is its symbol."""
     if (frame := FRAME.match(symbol)) is not None:
         module = PACKAGES.sub("", frame["file"]).removesuffix(".py").removesuffix("/__init__").strip("/")
         return f"{module.replace('/', '.')}.{frame['function']}"

@@ -19,7 +19,7 @@ SMALLEST = 0.002
 
 
 def answer_of(comparison: Comparison) -> Answer:
-    """Answer about the last run against the first."""
+    """Answer about how the last of the compared runs differs from the first."""
     first, last = comparison.runs[0].label, comparison.runs[-1].label
     several = len(comparison.runs) > 2
     sides = ("the first", "the last") if several else ("before", "now")

@@ -81,7 +81,8 @@ the two. Which of them an operator's time counts for depends on which steps were
 def cause_of(
     step: Difference, parts: Sequence[Difference], settings: Sequence[Setting], pieces: Sequence[Piece]
 ) -> LikelyCause:
-    """Likely cause of the step's change, or of the category that changed beyond noise; else an empty cause."""
+    """Likely cause of the step's change or, if the step did not change, of the category that changed beyond noise; else
+    an empty cause."""
     clear = step.outcome in CLEAR
     name, moved = _carrier_of(step, parts, clear=clear)
     whole = step.change.value if clear and step.change is not None else moved

@@ -70,7 +70,7 @@ FOR_MEASURED = 3
 
 
 def assumed_noise(noise_floor: float) -> Noise:
-    """Noise floor if each side has only one run."""
+    """Noise between runs if each side has only one run: an assumed fraction of the step."""
     sentence = (
         f"One run of each does not show the noise between runs: steptime assumes {format_share(noise_floor)} "
         "of the step time. Measure it with further runs of the first job: --repeat."
@@ -93,15 +93,15 @@ def measured_noise(steps: Sequence[float], noise_floor: float) -> Noise:
 
 
 def beyond(change: Estimate, noise_floor: float) -> Estimate:
-    """Change with the noise between runs added to its interval. noise_floor: in the change's unit."""
+    """Change whose interval includes the noise between runs. noise_floor: noise, in the change's unit."""
     low = sqrt((change.value - change.low) ** 2 + noise_floor**2)
     high = sqrt((change.high - change.value) ** 2 + noise_floor**2)
     return Estimate(change.value, change.value - low, change.value + high, change.samples, change.unit)
 
 
 def outcome_of(change: Estimate, scale: float, widest: float = WIDEST) -> DifferenceOutcome:
-    """Outcome of an interval. scale: base of the relative difference; widest: relative reach of an interval that still
-    rules out a difference."""
+    """Outcome of comparing a quantity, from the interval of its change. scale: value to which the change is relative.
+    widest: largest relative reach of an interval that still rules out a difference."""
     if change.low > 0:
         return DifferenceOutcome.MORE
     if change.high < 0:
@@ -121,7 +121,7 @@ def trend_of(reports: Sequence[Report], noise_floor: float) -> Trend:
 
 
 def level_text(steps: Sequence[float], what: str) -> str:
-    """Text for steps without a change of level. They rule one out only if they are alike. steps: ns."""
+    """Sentence on runs whose step shows no change of level; it rules one out only if the steps are alike. steps: ns."""
     least, most = min(steps), max(steps)
     if most <= (1 + WIDEST) * least:
         return f"shows no change over {len(steps)} {what}, within noise"
@@ -164,7 +164,7 @@ class _Part:
 
 
 def pieces_between(before: Case, after: Case, noise: float) -> tuple[Piece, ...]:
-    """Pieces that changed by more than TRIFLE, the largest change first. noise: of the step, between runs."""
+    """Parts of a step that changed by more than TRIFLE, the largest change first. noise: the step's, between runs."""
     step = max(before.step.duration.value, after.step.duration.value)
     found = []
     for kind in ("kernel", "operator", "line", "idle", "copy"):
@@ -245,8 +245,8 @@ Key = tuple[str, str]
 
 
 def settings_between(before: Report, after: Report) -> tuple[Setting, ...]:
-    """Settings that differ, by kind. Facts that only one report has (a trace contains no versions) are left out, except
-    those of a loader or a list of flags that both have."""
+    """Settings that differ between two reports, by kind. Facts that only one report has (a trace contains no versions)
+    are left out, except those of a loader or a list of flags that both have."""
     one, other = dict(_values(before)), dict(_values(after))
     checked = {"loader", "flag"} & {kind for kind, _ in one} & {kind for kind, _ in other}
     found = [
@@ -370,9 +370,9 @@ def compare(
     repeats: Sequence[Report] = (),
     next_command: str = "",
 ) -> Comparison:
-    """Comparison of the last report with the first. labels: a short name for each. repeats: further runs of the first
-    one's job. noise_floor: noise of single runs if there are no repeats; None for what is known of the first one's
-    machine. Raises ValueError for fewer than two reports."""
+    """Comparison of the last report with the first. labels: a short name for each. repeats: reports of further runs of
+    the first one's job. noise_floor: noise of single runs, used without repeats; None for the noise known of the first
+    one's machine. next_command: command for the reader to paste. Raises ValueError for fewer than two reports."""
     if len(reports) < 2:
         raise ValueError("a comparison needs two reports")
     before, after = reports[0], reports[-1]
@@ -398,7 +398,7 @@ def compare(
 
 
 def step_between(one: ProcessReport, other: ProcessReport, noise_floor: float) -> Difference:
-    """Difference of the steps: the value from both reports, the interval from the steady steps."""
+    """Difference of two reports' steps: the values are the reports', the interval is from the steady steps."""
     before, after = one.case.step.duration, other.case.step.duration
     change = _widened(difference_of(after, before), _steady(one), _steady(other))
     change = beyond(change, noise_floor * max(before.value, after.value))

@@ -19,7 +19,7 @@ _START = re.compile(rb'\s*\{\s*"schema_version":\s*\d+,\s*"steptime":')
 
 
 class DifferenceOutcome(Enum):
-    """Outcome of comparing a quantity."""
+    """Outcome of comparing one quantity between two runs."""
 
     MORE = "more"
     """The quantity grew, beyond noise."""
@@ -32,7 +32,7 @@ class DifferenceOutcome(Enum):
 
 
 class Fate(Enum):
-    """Fate of an operator, a kernel, a line, a cause of idle time or a finding."""
+    """Change of an operator, a kernel, a line, a cause of idle time or a finding from the first run to the last."""
 
     APPEARED = "appeared"
     VANISHED = "vanished"
@@ -53,10 +53,9 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A quantity on both sides. kind: "step", "category", "phase", "memory" or "sample".
-
-    before, after: in the quantity's unit, None if not measured. change: after - before, with the noise between runs in
-    its interval; None if one side was not measured. reason: why it is undecided, "" if because of the interval."""
+    """A quantity in both runs. kind: "step", "category", "phase", "memory" or "sample". before, after: its values, in
+    its own unit; None if not measured. change: after - before, with the noise between runs in its interval; None if one
+    side was not measured. reason: why the outcome is undecided, "" if the interval is the reason."""
 
     kind: str
     name: str
@@ -70,7 +69,8 @@ class Difference:
 @dataclass(frozen=True, slots=True)
 class Piece:
     """A part of a step that changed by more than a trifle. kind: "operator", "kernel", "line", "idle" or "copy";
-    before, after: ns per step, None if absent. calls_before, calls_after: per step, None if absent or not counted."""
+    before, after: its ns per step, None if absent. calls_before, calls_after: number of its calls per step, None if
+    absent or not counted."""
 
     kind: str
     name: str
@@ -89,7 +89,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class OneSidedFinding:
-    """A finding that only one side has."""
+    """A finding that only one of the two runs has."""
 
     code: str
     name: str
@@ -99,11 +99,11 @@ class OneSidedFinding:
 
 @dataclass(frozen=True, slots=True)
 class ComparedRun:
-    """One of the things compared. label: short and unique among them. against_first: of its step, None for the first.
-    samples_per_s: in a steady step, None where the size of a batch is not known. kernels: per step (on a CPU:
-    operators), None without a profile. growth: of memory, bytes per step, 0 where none is certain, None where it
-    was not measured. caveat: why its times cannot be trusted, "" where they can. categories: (name, ns per step).
-    other: work between the steps."""
+    """One of the compared runs. label: its short and unique name. against_first: difference of its step from the first
+    run's, None for the first. steady: number of steady steps. samples_per_s: samples/s in a steady step, None if the
+    batch size is unknown. kernels: number of kernels per step (on a CPU: of operators), None without a profile. growth:
+    bytes by which memory grows per step, 0 if none is certain, None if not measured. caveat: why its times cannot be
+    trusted, "" if they can. categories: (name, ns per step). other: work between the steps."""
 
     label: str
     source: str
@@ -124,15 +124,15 @@ class ComparedRun:
 
     @property
     def run_ns(self) -> float:
-        """Time of the run per step, with the work between the steps, ns."""
+        """Time per step of the whole run, including the work between the steps, ns."""
         return self.step.value / (1 - self.other.share)
 
 
 @dataclass(frozen=True, slots=True)
 class LikelyCause:
-    """Likely cause of the step's change. category: the one that changed most with it; share: its fraction of the step's
-    change, may exceed 1. setting: name of the setting that explains the change, piece: name of the piece; "" for
-    none."""
+    """Likely cause of the step's change. category: the category that changed most with it; share: its fraction of the
+    step's change, may exceed 1. setting: name of the setting that explains the change; piece: name of the part of the
+    step that does; "" for none."""
 
     sentence: str
     category: str = ""
@@ -143,8 +143,8 @@ class LikelyCause:
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """A run at which the step's level changed. run: its number, from 0. before, after: median of the runs at each
-    level, ns. confirmed: True if later runs agree; False for a last run that differs alone."""
+    """A run at which the step's level changed. run: its number, from 0. before, after: median step of the runs before
+    and after the change, ns. confirmed: True if later runs agree; False for a last run that differs alone."""
 
     run: int
     before: float
@@ -154,8 +154,8 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Trend:
-    """Trend of three or more runs, in the given order. slope: of the step per run, relative to the first run (unit
-    "1"); None for fewer than four runs. levels: changes of level."""
+    """Trend of the step over three or more runs, in the given order. slope: change of the step per run, relative to the
+    first run (unit "1"); None for fewer than four runs. levels: runs at which the step's level changed."""
 
     slope: Estimate | None
     levels: tuple[Level, ...]
@@ -164,8 +164,8 @@ class Trend:
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """Difference between unchanged runs of one job. noise_floor: fraction of the step. measured: True if from repeated
-    runs, not assumed. sentence: explanation for a reader."""
+    """Difference that unchanged runs of one job show. noise_floor: that difference as a fraction of the step. measured:
+    True if it is from repeated runs, False if assumed. sentence: explanation for a reader."""
 
     noise_floor: float
     measured: bool
@@ -173,7 +173,7 @@ class Noise:
 
 
 class Ruling(Enum):
-    """Result of a gate's check of a bound."""
+    """Result of checking one bound of a gate."""
 
     PASSED = "passed"
     BREACHED = "breached"
@@ -182,8 +182,8 @@ class Ruling(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One bound of a gate. bound: as given. change: of the quantity in the bound's unit ("1" for percent), None if not
-    measured."""
+    """One bound of a gate, checked. bound: its text as given. change: change of the quantity in the bound's unit ("1"
+    for percent), None if not measured."""
 
     bound: str
     ruling: Ruling
@@ -193,9 +193,9 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The last run compared with the first, and all runs. by: "categories", or "phases" if only those are known on both
-    sides. sentence: summary. pieces: the largest change first. caveats: limits of the comparison. next_command: ready
-    to paste."""
+    """The last run compared with the first, and all runs. by: kind of `parts`: "categories", or "phases" if both runs
+    have only those. sentence: summary. pieces: changed parts of the step, the largest change first. caveats: limits of
+    the comparison. next_command: command for the reader to paste."""
 
     schema_version: int
     steptime: str
@@ -223,7 +223,7 @@ def is_comparison(path: Path) -> bool:
 
 
 def read_file(path: Path, name: str) -> Comparison:
-    """Comparison from a JSON file that the user calls `name`. Raises RecordingError."""
+    """Comparison in a JSON file. name: the file as the user calls it, for errors. Raises RecordingError."""
     try:
         return msgspec.json.decode(content(path, name), type=Comparison)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -30,7 +30,8 @@ QUANTITIES = ("step", "memory", *(category.name.lower() for category in Category
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A bound. name: of the quantity. limit: most growth, in unit: "1" (relative), "ns" or "bytes"."""
+    """Limit on the growth of one quantity. text: the bound as given. name: name of the quantity. limit: largest growth
+    allowed, in `unit`: "1" (relative), "ns" or "bytes"."""
 
     text: str
     name: str
@@ -39,7 +40,7 @@ class Bound:
 
 
 def bounds_of(text: str) -> tuple[Bound, ...]:
-    """Bounds from text such as "step>5%, memory>10%". Raises UsageError."""
+    """Bounds in a text such as "step>5%, memory>10%". Raises UsageError."""
     return tuple(_bound(part) for part in text.split(","))
 
 
@@ -67,7 +68,7 @@ def judged(comparison: Comparison, bounds: Sequence[Bound]) -> Comparison:
 
 
 def fails(comparison: Comparison, *, strict: bool) -> bool:
-    """True if a build must fail. strict: an undecided bound fails too."""
+    """True if a comparison must fail the build. strict: True if an undecided bound fails too."""
     fatal = {Ruling.BREACHED, Ruling.UNDECIDED} if strict else {Ruling.BREACHED}
     return any(check.ruling in fatal for check in comparison.checks)
 
@@ -121,8 +122,8 @@ _NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]
 
 
 def render_junit(comparison: Comparison) -> str:
-    """JUnit document. An undecided bound is a skipped test. Without bounds there is one test: that the runs can be
-    compared."""
+    """JUnit document of a comparison's checks. An undecided bound is a skipped test. Without bounds there is one test:
+    that the runs can be compared."""
     rulings = [check.ruling for check in comparison.checks]
     name = f"steptime compare {comparison.runs[0].label} {comparison.runs[-1].label}"
     suite = ElementTree.Element(
@@ -160,12 +161,12 @@ def _text(text: str) -> str:
 
 
 def check_line(check: Check) -> str:
-    """Text of one bound, in one line."""
+    """Line of text on one checked bound."""
     return f"{check.ruling.value.upper()}  {one_line(check.bound)}: {one_line(check.sentence)}"
 
 
 def labels_of(paths: Sequence[str]) -> tuple[str, ...]:
-    """Short and unique name for each path: the fewest last parts that distinguish them; else with its number."""
+    """Short and unique label for each path: the fewest last parts that distinguish it, else path and number."""
     parts = [Path(path).parts[::-1] or (path,) for path in paths]
     for count in range(1, max(map(len, parts)) + 1):
         names = ["/".join(each[:count][::-1]) for each in parts]

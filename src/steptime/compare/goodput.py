@@ -45,8 +45,9 @@ MEANINGS = {
 
 @dataclass(frozen=True, slots=True)
 class RunTime:
-    """Times of one recording. began, ended: epoch ns. parts: (name, ns), which sum to ended - began. steps: number that
-    it took. unsaved: training steps after its last checkpoint, ns. failed: True if its exit status was not 0."""
+    """Time of one recording by what it went into. began, ended: start and end, ns since the epoch. parts: (name, ns),
+    which sum to ended - began. steps: number of steps. unsaved: ns of training steps after the last checkpoint. failed:
+    True if its exit status was not 0."""
 
     path: str
     began: int
@@ -59,9 +60,9 @@ class RunTime:
 
 @dataclass(frozen=True, slots=True)
 class Goodput:
-    """Goodput of a job on a machine. parts: (name, ns), the largest first, which sum to `whole`, the time from the
-    start of its first run to the end of its last, ns. steps: of all runs; restarts: runs that followed a failed one.
-    Raises ValueError if the parts do not sum."""
+    """Time of a job on one machine by what it went into. whole: ns from the start of its first run to the end of its
+    last; parts: (name, ns), the largest first, which sum to it. steps: number of steps in all runs. restarts: number of
+    runs that followed a failed one. Raises ValueError if the parts do not sum."""
 
     job: str
     machine: str
@@ -82,8 +83,8 @@ class Goodput:
 
 
 def goodput_of(track: JobHistory) -> Goodput | None:
-    """Goodput of a job's recordings; None if none has times. An overlapping run counts from the end of the one
-    before."""
+    """Goodput of the recordings of one job; None if none has times. Of overlapping runs, the later one counts from the
+    end of the earlier."""
     found = [run for entry in track.entries if (run := _run(Path(entry.path))) is not None]
     runs = sorted(found, key=lambda run: (run.began, run.path))
     if not runs:

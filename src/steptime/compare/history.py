@@ -17,11 +17,11 @@ SCHEMA_VERSION = 3
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One recording. path: as the folder was named. job: its script or module. commit: "" outside of a repository.
-    machine: host and device. started_epoch_ns: 0 if unknown. running: True if it may still be written to. step: None if
-    there is none to report, with the reason in `problem`. busy: sentence if other programs used the CPUs, else "".
-    trial: True for a variant of a trial or a search for non-finite values, which are no plain runs of the job. bytes:
-    on disk."""
+    """One recording in a history. path: its folder, as named by the user. job: script or module that it ran. commit: ""
+    outside of a repository. machine: host and device. started_epoch_ns: start, 0 if unknown. running: True if it may
+    still be written to. step: None if there is none to report, with the reason in `problem`. busy: sentence if other
+    programs used the CPUs, else "". trial: True for a variant of a trial or a search for non-finite values, which are
+    no plain runs of the job. bytes: size on disk."""
 
     path: str
     job: str
@@ -43,8 +43,9 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class JobHistory:
-    """Recordings of one job on one machine, the oldest first. levels: changes of the step's level; a jump's `at` is an
-    index in `reported`, the recordings with a step, without those made under load if there are enough others."""
+    """Recordings of one job on one machine, the oldest first. reported: recordings with a step, without those made
+    under load if there are enough others. levels: changes of the step's level; `at` of each is an index in
+    `reported`."""
 
     job: str
     machine: str
@@ -55,8 +56,9 @@ class JobHistory:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """Recordings of a folder. folder: as it was named. tracks: the one with the newest recording first. variants:
-    recordings of trials, which are in no track. problems: sentences on what could not be read."""
+    """Recordings of a folder. folder: its path, as named by the user. tracks: history of each job on each machine, the
+    one with the newest recording first. variants: recordings of trials, which are in no track. problems: sentences on
+    what could not be read."""
 
     schema_version: int
     folder: str
@@ -95,7 +97,7 @@ def _track(job: str, machine: str, entries: Sequence[Entry], noise_floor: float)
 
 
 def slowed(track: JobHistory) -> Jump | None:
-    """Newest change of level that made the step longer and that no later one reverted."""
+    """Newest change of level that made a job's step longer and that no later change reverted; None if there is none."""
     for place in range(len(track.levels) - 1, -1, -1):
         jump = track.levels[place]
         if jump.after > jump.before and all(later.after > jump.before for later in track.levels[place + 1 :]):

@@ -21,7 +21,7 @@ MOST_JOBS = 8
 
 
 def answer_of(history: History, *, everything: bool = False) -> Answer:
-    """Answer about a history. everything: list all recordings of all jobs."""
+    """Answer about the recordings in a folder. everything: True to list all recordings of all jobs."""
     entries, jobs = history.entries, len(history.tracks)
     size = format_bytes(sum(entry.bytes for entry in entries))
     count = f"{format_count(len(entries), 'recording')} of {format_count(jobs, 'job')} in {history.folder}, {size}"
@@ -76,7 +76,7 @@ def _when(entry: Entry) -> str:
 
 
 def sentence_of(track: JobHistory) -> str:
-    """Sentence on when the job became slow, or that its level is unchanged."""
+    """Sentence on when a job became slow, or that its level is unchanged."""
     if len(track.reported) < 2:
         return "No trend yet: only one measured recording." if track.reported else "None of its recordings has a step."
     jump, word = slowed(track), "slow"
@@ -117,7 +117,8 @@ def _since(track: JobHistory, jump: Jump) -> str:
 
 
 def next_command(history: History) -> str:
-    """Most useful next command: the comparison around the newest slowdown; "" if there is nothing to compare."""
+    """Most useful next command: a comparison around the newest slowdown, else of the two newest runs; "" if there are
+    none."""
     jumped = ((track, jump) for track in history.tracks if (jump := slowed(track)) is not None)
     found = [track.reported[jump.at - 1 : jump.at + 1] for track, jump in jumped]
     found += [track.reported[-2:] for track in history.tracks if len(track.reported) > 1]
@@ -125,7 +126,7 @@ def next_command(history: History) -> str:
 
 
 def answer_of_doomed(doomed: Sequence[Doomed], *, done: bool) -> Answer:
-    """Answer with the recordings that will be, or were, removed."""
+    """Answer that lists the recordings to remove. done: True if they were removed."""
     size = format_bytes(sum(each.entry.bytes for each in doomed))
     head = "Removed" if done else "Would remove"
     return Answer(

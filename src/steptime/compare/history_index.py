@@ -68,7 +68,7 @@ def _below(folder: Path, depth: int) -> Iterator[Path]:
 
 
 def fingerprint(folder: Path) -> Fingerprint:
-    """(bytes of a recording's files, time of the last write to any): if they change, its entry is outdated."""
+    """(bytes of a recording's files, time of the last write to any): if either changes, its entry is outdated."""
     size, newest = 0, 0
     for parent, _, names in os.walk(folder):
         for name in names:
@@ -92,7 +92,7 @@ class _KnownProcess:
 
 
 def entry_of(folder: Path, print_of: Fingerprint) -> Entry | None:
-    """Entry of a recording; None if it cannot be read at all."""
+    """History entry of a recording; None if the recording cannot be read at all."""
     try:
         contents = look_into(folder)
     except SteptimeError:
@@ -122,7 +122,7 @@ def entry_of(folder: Path, print_of: Fingerprint) -> Entry | None:
 
 
 def _measured(entry: Entry, looked: Sequence[_KnownProcess]) -> Entry:
-    """Entry with its step: of the slowest training process, or of the first one if they are alike."""
+    """The entry with its step: that of the slowest training process, or of the first one if they are alike."""
     trainers = [each for each in looked if each.mode != Mode.FORWARD] or looked
     found = [(each, each.case) for each in trainers if each.case is not None]
     if not found:
@@ -275,7 +275,7 @@ class Doomed:
 def doomed_of(
     entries: Sequence[Entry], now_epoch_ns: int, *, older_than: float | None, keep_bytes: int | None
 ) -> tuple[Doomed, ...]:
-    """Recordings to remove, the oldest first: those older than `older_than` seconds, then the oldest until the others
+    """Recordings to remove, the oldest first: all that are older than `older_than` seconds, then more until the others
     fit into `keep_bytes`. A recording that may still be written to stays, and its size counts."""
     kept = sorted(entries, key=lambda entry: entry.started_epoch_ns)
     doomed: list[Doomed] = []

@@ -33,7 +33,7 @@ def settings_table(comparison: Comparison) -> Table:
 
 
 def runs_table(comparison: Comparison) -> Table:
-    """Table of all runs; with more than two, each step is compared with the first."""
+    """Table of all runs, one row each. With more than two runs, each step is compared with the first run's."""
     several = len(comparison.runs) > 2
     return table_of(
         "runs-table", "Runs", "In the order given.", list(enumerate(comparison.runs, 1)),
@@ -52,7 +52,8 @@ def runs_table(comparison: Comparison) -> Table:
 
 
 def difference_tables(comparison: Comparison) -> tuple[Table, ...]:
-    """Tables of the changes: the step with its categories, then its parts, then the findings; those with rows."""
+    """Tables of what changed: the step with its categories, then its parts, then the findings. Only tables with
+    rows."""
     every = (_differences(comparison), _pieces(comparison), _findings(comparison))
     return tuple(table for table in every if table.rows)
 
@@ -117,7 +118,7 @@ def _interval(change: Estimate) -> str:
 
 
 def amount(value: float, unit: str) -> str:
-    """Quantity as text, by its unit: "1" as percent, "bytes" as a size, "ns" as a duration."""
+    """Quantity as text: "1" as a percentage, "bytes" as a size, "ns" as a duration, by its unit."""
     return {"1": format_share, "bytes": format_bytes}.get(unit, format_duration)(value)
 
 

@@ -33,7 +33,7 @@ OVERLAP = (
 
 
 def answer_of(report: MemoryReport) -> Answer:
-    """Answer for the device that held most; documents have the others too."""
+    """Answer to `steptime memory`, about the device that held the most memory; documents also show the others."""
     first = report.devices[:1]
     problems = (*report.problems, *(problem for found in report.devices for problem in found.problems))
     cut = tuple(f"Cut: {part}." for found in first for part in found.cut.split("; ") if part)
@@ -106,7 +106,7 @@ def _sentences(report: MemoryReport) -> list[str]:
 
 
 def memory_tables(report: MemoryReport) -> tuple[Table, ...]:
-    """Tables of all devices, the one that held most first."""
+    """Tables of all devices in the report, starting with the device that held the most memory."""
     every = (part for number, found in enumerate(report.devices) for part in _device(found, number))
     return tuple(part for part in every if isinstance(part, Table) and part.rows)
 
@@ -191,7 +191,7 @@ def _fragments(found: Fragmentation, number: int) -> Table:
 
 
 def device_text(found: MemoryTriage) -> str:
-    """Text on the memory held at the moment."""
+    """Text on the memory that a device held at the moment of its breakdown."""
     live, reserved = format_bytes(found.breakdown.live), format_bytes(found.breakdown.reserved)
     held = f"torch reserved {reserved}" if found.device == "CPU" else f"the process held {reserved}"
     return f"{found.device}, {found.moment}: {live} of tensors; {held}"
@@ -222,7 +222,7 @@ def failure_text(found: MemoryTriage) -> str:
 
 
 def fitting(found: MemoryTriage) -> tuple[str, ...]:
-    """Text on how much larger a batch would fit, if the device's size is known, with its assumptions."""
+    """Text on how much larger a batch would fit on the device, with its assumptions; empty if its size is unknown."""
     if found.fit is None or found.capacity is None:
         return ()
     fits = f"Fits {format_bytes(found.capacity)} with 10 % kept free: {_batch(found.fit)} ({checked(found.fit.kind)})."
@@ -261,7 +261,7 @@ def _leaks(found: MemoryTriage) -> list[str]:
 
 
 def by_size(found: MemoryTriage) -> list[tuple[Owner, int]]:
-    """Owners with their bytes, the largest first."""
+    """Owners with the bytes that each holds, the largest first."""
     return sorted(found.breakdown.entries, key=lambda entry: -entry[1])
 
 

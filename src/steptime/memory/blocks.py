@@ -18,8 +18,9 @@ MOST_BLOCKS, MOST_FRAMES = 200, 8
 
 @dataclass(frozen=True, slots=True)
 class AllocationBlock:
-    """An allocation. start, end: events between which it lived, the history's ends where it lived beyond; bottom: bytes
-    of the picture below it, where no other block lies meanwhile; calls: lines of Python, the innermost first."""
+    """One allocation, placed in the chart of memory over time. start, end: events at which its life starts and ends,
+    clipped to the history. bottom: height at which the block is drawn, bytes; no other block overlaps it during its
+    life. size: bytes. calls: lines of Python that led to the allocation, the innermost first."""
 
     start: int
     end: int
@@ -31,8 +32,8 @@ class AllocationBlock:
 
 
 def blocks_of(history: AllocationHistory, signs: Signs, owners: Codes) -> tuple[AllocationBlock, ...]:
-    """Blocks that held most, by bytes times events, in the order of their allocation. Each is placed as low as earlier
-    blocks leave room during its life."""
+    """The allocations that held the most memory (bytes × events), in order of allocation. Each is drawn as low as the
+    blocks placed before it leave room during its life."""
     lives = history.lives
     start, end = np.where(lives.born == BEFORE, 0, lives.born), np.minimum(lives.died, history.events)
     held = lives.size * (end - start)
@@ -62,7 +63,8 @@ def _lowest(others: list[AllocationBlock], size: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class DrawnBlock:
-    """Percent of the picture, y from the top. tone: of its owner's colour. words: on hover."""
+    """Rectangle of a block in the chart. x, y, width, height: percent of the chart, y from the top. tone: number of its
+    owner's colour. words: text on hover."""
 
     x: float
     y: float
@@ -74,7 +76,8 @@ class DrawnBlock:
 
 @dataclass(frozen=True, slots=True)
 class BlockChart:
-    """place: the device; top: the picture's height, in words; events: of the history."""
+    """Chart of allocations over time. place: name of the device. top: memory at the chart's upper edge, as text.
+    events: number of events in the history."""
 
     identity: str
     place: str
@@ -84,7 +87,7 @@ class BlockChart:
 
 
 def block_chart(blocks: tuple[AllocationBlock, ...], place: str, events: int, identity: str) -> BlockChart | None:
-    """The picture; None without blocks."""
+    """Chart of the blocks; None if there are none."""
     if not blocks:
         return None
     top = max(each.bottom + each.size for each in blocks)

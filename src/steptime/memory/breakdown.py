@@ -19,7 +19,7 @@ from steptime.quantities import SourceLine
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pieces:
-    """Free intervals of segments. segment: row of the segment. whole: True if nothing in it is in use."""
+    """Free intervals of segments. segment: row of the segment. whole: True if all of it is free."""
 
     segment: Int64
     size: Int64
@@ -27,7 +27,7 @@ class Pieces:
 
 
 def free_at(history: AllocationHistory, event: int) -> tuple[Segments, Pieces] | None:
-    """(segments right after an event, their free pieces); None for a trace."""
+    """(segments right after an event, their free pieces); None for a history from a trace, which has no segments."""
     segments = _segments_at(history, event)
     if segments is None:
         return None
@@ -110,8 +110,8 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class ModuleMemory:
-    """Memory allocated in a module's calls and still held. path: modules being called, from the outermost, as torch's
-    profiler numbers them: "Sequential_0/Linear_1"."""
+    """Memory allocated in a module's calls and still held. path: names of the nested modules, from the outermost
+    inwards, as torch's profiler numbers them: "Sequential_0/Linear_1"."""
 
     owner: Owner
     path: str
@@ -121,11 +121,11 @@ class ModuleMemory:
 
 @dataclass(frozen=True, slots=True)
 class MemoryBreakdown:
-    """Breakdown of one instant. event: index in the history; BEFORE is its start. entries: bytes by owner, without
-    empty ones; they sum to `reserved`. lines: by owner and line, the largest first. modules: by owner and path, if a
-    trace names them.
+    """Memory at one instant, by owner. event: index of the event in the history, or BEFORE for the history's start.
+    entries: bytes by owner, without empty ones; they sum to `reserved`. lines: memory by owner and line, the largest
+    first. modules: memory by owner and module path, if a trace names modules.
 
-    Raises ImbalanceError unless no entry is negative and they sum to what was reserved, to the byte."""
+    Raises ImbalanceError if an entry is negative or the entries do not sum to `reserved`, to the byte."""
 
     event: int
     reserved: int
@@ -150,7 +150,8 @@ class MemoryBreakdown:
 
 
 def breakdown_at(history: AllocationHistory, signs: Signs, owners: Codes, event: int) -> MemoryBreakdown:
-    """Breakdown right after an event. If a damaged history has more alive than reserved, the live bytes count."""
+    """Memory by owner right after an event. If a damaged history has more bytes alive than reserved, the live bytes
+    replace the reserved ones."""
     lives = history.lives
     alive = alive_at(history, event)
     awaiting = (lives.died <= event) & (lives.released > event)

@@ -29,7 +29,7 @@ LARGEST_SNAPSHOT, LARGEST_TRACE = 8_000_000, 200_000_000
 
 
 def over_time(history: AllocationHistory, owners: Codes, most: int = MOST_POINTS) -> OverTime | None:
-    """Memory of a history by owner; the allocator's free memory comes last. None for an empty history."""
+    """Chart of a history's memory by owner; the allocator's free memory is the top layer. None for an empty history."""
     live = allocated(history)
     chosen = highest_points(live, most)
     if not len(chosen):
@@ -52,8 +52,8 @@ def over_time(history: AllocationHistory, owners: Codes, most: int = MOST_POINTS
 
 
 def owned_in_process(process: Process, windows: Sequence[StepContext]) -> OverTime | None:
-    """Memory of a recording, from the allocator's snapshot of a profiled window or the allocations in its trace; else
-    None."""
+    """Chart of a recording's memory by owner, from the allocator's snapshot of a profiled window or from the
+    allocations in its trace; None if it has neither."""
     snapshots = sorted(process.folder.glob("memory-*.pickle"), reverse=True)
     found: Iterable[OverTime | None] = map(_of_snapshot, snapshots)
     if not snapshots:
@@ -69,8 +69,9 @@ def _with_allocations(process: Process, windows: Sequence[StepContext]) -> list[
 
 
 def owned_in_trace(trace: Trace, boundaries: Int64, how: str) -> OverTime | None:
-    """Memory of a trace, on the device that held most. None without allocations, or without their addresses (before
-    torch 1.12). boundaries: steps on the CPU, (n, 2), ns; how: their source."""
+    """Chart of a trace's memory by owner, on the device that held the most. None if the trace has no allocations, or
+    without their addresses (before torch 1.12). boundaries: steps on the CPU, (n, 2), ns; how: source of the
+    boundaries, in words."""
     return _of(histories_of_trace(trace, boundaries, how)) if not is_too_large(trace) else None
 
 
@@ -96,13 +97,13 @@ def _of(found: Sequence[AllocationHistory]) -> OverTime | None:
 
 
 def kept_in_process(process: Process, windows: Sequence[StepContext]) -> Mapping[str, float] | None:
-    """Same as `kept_by_module`, for the last window that recorded allocations; None without one."""
+    """Result of `kept_by_module` for the last profiled window that recorded allocations; None without such a window."""
     return next((kept_by_module(window) for window in _with_allocations(process, windows) if len(window)), None)
 
 
 def kept_by_module(steps: StepContext) -> Mapping[str, float] | None:
-    """Bytes per step by path that a module's forward calls allocate, on any device, and leave allocated at their end:
-    what backward needs, and outputs. None without allocations."""
+    """Bytes per step that the forward calls of each module allocate and leave allocated when they return (what backward
+    needs, and outputs), by module path, on any device. None without allocations."""
     trace = steps.trace
     histories = () if is_too_large(trace) else histories_of_trace(trace, steps.boundaries, "")
     if not histories:

@@ -18,8 +18,8 @@ MOST_LEAKS = 10
 
 @dataclass(frozen=True, slots=True)
 class Leak:
-    """Memory that one line leaks. per_step: bytes left by each step; held: bytes of it at the end. blocks: allocations
-    per step. steps: number that it was observed in."""
+    """Memory that one line leaks. per_step: bytes that each step leaves allocated. held: leaked bytes at the end of the
+    history. blocks: number of leaked allocations per step. steps: number of steps in which the leak was observed."""
 
     source: SourceLine | None
     per_step: Estimate
@@ -29,11 +29,12 @@ class Leak:
 
 
 def leaks_of(history: AllocationHistory, signs: Signs, owners: Codes, boundaries: tuple[int, ...]) -> tuple[Leak, ...]:
-    """Lines that leave memory allocated in every step, the largest first; empty if fewer than LEAST_STEPS whole steps
-    are followed by another whole step.
+    """Lines that leave memory allocated in every step, the largest leak first; empty if fewer than LEAST_STEPS whole
+    steps are followed by another whole step.
 
-    Memory is left if it was allocated in a step and is alive at the end, at least a whole step later. Parameters and
-    optimizer state are excluded; a cache that is emptied now and then leaves nothing in some steps and is no leak."""
+    Memory counts as left if it was allocated in a step and is still alive at the end of the history, at least a whole
+    step later. Parameters and optimizer state are excluded; a cache that is emptied now and then leaves nothing in some
+    steps and is no leak."""
     lives = history.lives
     ends = np.array(boundaries, np.int64)
     eligible = len(ends) - 2 if len(ends) else 0  # the steps between the first boundary and the one before the last

@@ -27,11 +27,11 @@ CPU = 0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lives:
-    """Allocations, one row each. Columns of one length, read-only. born, died: indices of events; BEFORE, and the
-    number of events for what lives on. released: event at which its memory became reusable (>= died: another stream may
-    have used it). size: bytes requested; taken: bytes that the allocator used for it (exact if the block existed at the
-    end, else rounded up to ROUNDING). stack: of the allocation; ended_by: stack of the free. NO_STACK if not
-    recorded."""
+    """Allocations, one row each. Columns of one length, read-only. born, died: indices of the events that allocate and
+    free the memory; BEFORE if it existed at the start, the number of events if it is never freed. released: event at
+    which its memory became reusable (>= died: another stream may have used it). size: bytes requested; taken: bytes
+    that the allocator used for it (exact if the block existed at the end, else rounded up to ROUNDING). stack: call
+    stack of the allocation; ended_by: call stack of the free; NO_STACK if not recorded."""
 
     born: Int64
     died: Int64
@@ -48,7 +48,8 @@ class Lives:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A failed request. event: its index; stack: its stack. asked: bytes; free: bytes left in the driver, or None."""
+    """A request for memory that failed. event: index of the request in the history. asked: bytes requested; free: bytes
+    that the driver had left, None if unknown. stack: call stack of the request."""
 
     event: int
     asked: int
@@ -59,10 +60,11 @@ class Failure:
 @dataclass(frozen=True, slots=True, eq=False)
 class AllocationHistory:
     """History of allocations on one device. kind: "snapshot" (every live byte is known) or "trace" (only allocations
-    during the recording). time: of each event, ns, 0 if unknown. stack: of each event. reserved: bytes that the process
-    held before the first event and after each, (events + 1,). segments: at the end, None for a trace. segment_events:
-    what the driver allocated and freed, at the indices segment_event_index. boundaries: index of the last event of each
-    step, boundary_source: how they were found. cut: clause on what is missing, or ""."""
+    during the recording). time: time of each event, ns, 0 if unknown. stack: call stack of each event. reserved: bytes
+    that the process held before the first event and after each, (events + 1,). segments: segments at the end, None for
+    a trace. segment_events: allocations and frees by the driver; segment_event_index: their indices among all events.
+    boundaries: index of the last event of each step, boundary_source: how the boundaries were found, in words. cut:
+    clause on what is missing, or ""."""
 
     device: str
     kind: str
@@ -87,12 +89,13 @@ class AllocationHistory:
 
 
 def allocated(history: AllocationHistory, chosen: Bool | None = None) -> Int64:
-    """Bytes requested and not yet freed, before the first event and after each, (events + 1,), of all or some lives."""
+    """Bytes requested and not yet freed, before the first event and after each event, (events + 1,). chosen: mask of
+    the lives to count; all by default."""
     return summed(history, history.lives.size if chosen is None else np.where(chosen, history.lives.size, 0))
 
 
 def summed(history: AllocationHistory, size: Int64) -> Int64:
-    """Same as `allocated`, with a given size for each life."""
+    """Bytes alive before the first event and after each, as in `allocated`, with a given size for each life."""
     lives, count = history.lives, history.events
     change = np.zeros(count + 2, np.int64)
     np.add.at(change, lives.born + 1, size)
@@ -101,14 +104,14 @@ def summed(history: AllocationHistory, size: Int64) -> Int64:
 
 
 def alive_at(history: AllocationHistory, event: int) -> Bool:
-    """Mask of the lives that had memory right after an event (BEFORE: before the first)."""
+    """Mask of the lives that held memory right after an event; BEFORE is the time before the first event."""
     lives = history.lives
     alive: Bool = (lives.born <= event) & (lives.died > event)
     return alive
 
 
 def histories(snapshot: Snapshot) -> tuple[AllocationHistory, ...]:
-    """History of each device that holds memory or has events, the one with most memory first."""
+    """Allocation history of each device that holds memory or has events, the one with the most memory first."""
     devices = {*snapshot.segments.device.tolist(), *unique(snapshot.events.device).tolist()}
     return _most_first([_history_from_snapshot(snapshot, device) for device in sorted(devices)])
 
@@ -243,8 +246,8 @@ def _joined(one: Lives, other: Lives) -> Lives:
 
 
 def histories_of_trace(trace: Trace, boundaries: Int64, how: str) -> tuple[AllocationHistory, ...]:
-    """History of each device of a trace, the one with most memory first. boundaries: steps on the CPU, (n, 2), ns; how:
-    their source. Devices whose events have no addresses are left out."""
+    """Allocation history of each device in a trace, the one with the most memory first. boundaries: steps on the CPU,
+    (n, 2), ns; how: source of the boundaries, in words. Devices whose events have no addresses are left out."""
     found = trace.allocations
     time = found.time.astype(np.int64) + trace.base_ns
     stack, stacks = _stacks(trace, found, time)

@@ -15,7 +15,7 @@ Codes = Int8
 
 
 class Owner(IntEnum):
-    """Owner of bytes. The last four are no tensors."""
+    """Purpose of some bytes of memory. The last four members are no tensors."""
 
     PARAMETERS = 0
     """Weights and buffers of modules."""
@@ -72,7 +72,7 @@ def autocast_copies(history: AllocationHistory, signs: Signs, parameters: dict[i
 
     Autocast casts a weight when a matmul first needs it, and keeps the copy until its context ends; backward keeps it
     longer. The copies are half as large as the parameters, whatever the batch. parameters: number of parameters by size
-    in bytes, as far as known. candidates: lives that may be copies, made in forward."""
+    in bytes, as far as known. candidates: mask of the lives that may be copies, because forward made them."""
     casts = signs.at(signs.cast, history.lives.stack)
     if casts.any() or signs.operators.any():
         return _copies(history, parameters, candidates & casts)
@@ -150,8 +150,8 @@ def owners_of(history: AllocationHistory, signs: Signs, boundaries: tuple[int, .
 
 
 def parameter_sizes(history: AllocationHistory, signs: Signs, owner: Codes) -> dict[int, int]:
-    """Number of parameters that matmuls use, by size in bytes: from gradients or optimizer state, else from what was
-    built, else from all that existed before and stays."""
+    """Number of the parameters that matmuls use, by size in bytes. Source: gradients or optimizer state; without those,
+    the tensors made while the model was built; without those, all tensors that existed at the start and stay."""
     lives = history.lives
     found = _unit(history, owner)
     for wanted in (Owner.PARAMETERS, Owner.EARLIER):
@@ -165,7 +165,7 @@ def parameter_sizes(history: AllocationHistory, signs: Signs, owner: Codes) -> d
 
 
 def lasting_gradients(history: AllocationHistory, owner: Codes, boundaries: tuple[int, ...]) -> Bool:
-    """Mask of the gradients that stay for a whole step after their own: zero_grad(set_to_none=False) zeroes them."""
+    """Mask of the gradients that stay allocated for a step after their own: zero_grad(set_to_none=False) keeps them."""
     born, died = _steps_of(history, boundaries)
     lasting: Bool = (owner == Owner.GRADIENTS) & _survives(history, born, died)
     return lasting

@@ -29,7 +29,8 @@ NO_MEMORY_EVENTS = (
 
 @dataclass(frozen=True, slots=True)
 class ReferenceHolder:
-    """Python object that grows with every step. bytes, tensors: per step; graph: True if with autograd's graph."""
+    """Python object that holds more tensors after every step. tensors: number of tensors by which it grows per step;
+    bytes: their size, per step. graph: True if it also keeps autograd's graph alive."""
 
     kind: str
     name: str
@@ -42,8 +43,9 @@ class ReferenceHolder:
 
 @dataclass(frozen=True, slots=True)
 class MemoryReport:
-    """Memory of a path. source: the path. devices: the one with most memory first. growth: for a recording, by process
-    and kind of memory; holders: objects that hold what its steps leave. next_command: ready to paste."""
+    """Result of `steptime memory` for one path. source: that path. devices: memory of each device, the one with the
+    most memory first. growth: growth over the steps of a recording, by process and kind of memory. holders: objects
+    that hold the memory which the steps leave. next_command: command for the reader to paste."""
 
     source: str
     devices: tuple[MemoryTriage, ...]

@@ -41,7 +41,7 @@ the CPU's allocator. Five of the autocast pairs are public ones of CUDA's, with 
 
 
 def checked(kind: str) -> str:
-    """Error of a kind of prediction, as text."""
+    """Measured error of a kind of prediction, as text."""
     worst, pairs = CHECKED.get(kind, (0.0, 0))
     return f"±{format_share(max(LEAST, worst))}, {pairs} pairs" if pairs else "unchecked"
 
@@ -55,9 +55,9 @@ HEADROOM = 0.9
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """Factor on the batch size that fills HEADROOM of the device; below 1 the batch must shrink, and 0 means that even
-    the constant part does not fit. least and most differ if something is unknown, which `note` explains. kind: the
-    prediction whose measured error applies."""
+    """Batch size that fits, as a factor on the present one: with it, HEADROOM of the device is full. Below 1 the batch
+    must shrink; 0 means that even the constant part does not fit. least, most: range of the factor; they differ if
+    something is unknown, which `note` explains. kind: kind of prediction whose measured error applies."""
 
     least: float
     most: float
@@ -78,8 +78,8 @@ def scales_with_batch(history: AllocationHistory, signs: Signs, owners: Codes) -
 
 
 def largest_batch(history: AllocationHistory, signs: Signs, owners: Codes, capacity: int, steady: Steady) -> Fit | None:
-    """Largest batch at every instant of a steady step, ignoring the allocator's rounding and free memory. None if
-    nothing scales."""
+    """Largest batch with which memory fits at every instant of a steady step, ignoring the allocator's rounding and
+    free memory. None if no memory scales with the batch."""
     scaling = allocated(history, scales_with_batch(history, signs, owners))
     largest = int(scaling.max())
     if not largest:
@@ -104,9 +104,9 @@ class Autocasting:
     Parameters, gradients, optimizer state, exponentials, normalisations, losses and the residual stream stay in
     float32.
 
-    change: bytes that autocast would add (negative: free) at each instant, (events + 1,). copies: total bytes of the
-    weights' copies. halved, kept: bytes of activations at their peak whose operator autocast runs in 16 and in 32 bits;
-    unknown: those without an operator."""
+    change: bytes that autocast would add at each instant (negative where it frees memory), (events + 1,). copies: total
+    bytes of the weights' copies. halved, kept: bytes of activations, at their peak, whose operators autocast runs in 16
+    bits and in 32 bits; unknown: bytes of activations whose operator is unknown."""
 
     change: Int64
     copies: int
@@ -121,7 +121,7 @@ def autocast_on(history: AllocationHistory, signs: Signs, owners: Codes) -> bool
 
 
 def autocasting(history: AllocationHistory, signs: Signs, owners: Codes) -> Autocasting | None:
-    """Effect of autocast on memory; None without activations."""
+    """Effect that autocast would have on the memory; None if the history has no activations."""
     lives = history.lives
     activations = owners == Owner.ACTIVATIONS
     made = activations | (owners == Owner.TEMPORARIES) & signs.at(signs.module, lives.stack)
@@ -162,8 +162,9 @@ LEAST_SHARE = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Saving:
-    """A way to free memory. frees: reduction of the peak, bytes; at a failed request, bytes at that moment. cost: in
-    time or in what is trained, as text. how: the estimate. error: of such predictions."""
+    """A way to free memory. frees: bytes by which the peak falls; after a failed request, bytes freed at that moment.
+    cost: price in time or in what is trained, as text. how: basis of the estimate, as text. error: measured error of
+    such predictions, as text."""
 
     name: str
     frees: int
@@ -174,8 +175,8 @@ class Saving:
 
 
 class Peak:
-    """Moment of the highest memory use in a steady step, and how far the peak falls if some memory is freed. event:
-    index of a failed allocation, whose moment is used instead; None for the peak."""
+    """Peak of memory in a steady step, from which the effect of a change is computed. event: index of a failed request
+    whose moment replaces the peak; None to use the peak."""
 
     def __init__(
         self, history: AllocationHistory, signs: Signs, owners: Codes, steady: Steady, event: int | None
@@ -188,13 +189,13 @@ class Peak:
         self._failed = event is not None
 
     def falls(self, freed: Int64) -> int:
-        """Reduction of the peak if `freed` bytes are gone at each instant (negative: added), bytes."""
+        """Bytes by which the peak falls if `freed` bytes are gone at each instant (negative: added)."""
         if self._failed:
             return max(0, int(freed[self.moment + 1]))
         return max(0, int(self.live.max()) - int((self.live - freed).max()))
 
     def of(self, *owners: Owner) -> Int64:
-        """Bytes of some owners at each instant."""
+        """Bytes that some owners hold at each instant."""
         return allocated(self.history, np.isin(self.owners, owners))
 
 
@@ -207,8 +208,9 @@ def savings_of(
     ranks: int,
     samples: int | None,
 ) -> tuple[Saving, ...]:
-    """Savings of at least 1 % of the reserved memory, the largest first. They do not add up, since several free the
-    same bytes. ranks: that train together; samples: of a micro-batch, None if unknown: one alone is not halved."""
+    """Ways to free memory that save at least 1 % of the reserved bytes, the largest first. Their savings do not add up,
+    since several free the same bytes. ranks: number of ranks that train together. samples: number of samples in a
+    micro-batch, None if unknown; a batch of one sample is not halved."""
     found = [
         *_of_leaks(leaks),
         *_of_checkpointing(peak),
@@ -395,7 +397,8 @@ def _of_precision(peak: Peak) -> Iterator[Saving]:
 
 
 def _of_sharding(peak: Peak, ranks: int) -> Iterator[Saving]:
-    """Nothing for what does not train on several devices: by the recording, or by frames of torch's own."""
+    """Yields the saving of sharding; none for a job that does not train on several devices, by the recording or by
+    torch's frames."""
     several = ranks > 1 or any(DISTRIBUTED.search(frame.file) for frame in peak.history.stacks.frames)
     if not several or not (peak.owners == Owner.GRADIENTS).any():
         return

@@ -24,7 +24,7 @@ from steptime.trace.links import is_user_file
 
 
 class Policy(IntEnum):
-    """Policy of autocast for an allocation. UNKNOWN: its stack contains no operator and no module of torch's."""
+    """dtype policy of autocast for an allocation. UNKNOWN: its stack contains no operator and no module of torch's."""
 
     UNKNOWN = 0
     HALVED = 1
@@ -69,8 +69,8 @@ KNOWN = HOLDERS | PRODUCTS | GATHERED
 
 
 def policies_of(stacks: Stacks, cpu: bool) -> Int8:
-    """Autocast policy of every stack. cpu: the stacks are a CPU's, whose autocast runs norms, softmax and exponentials
-    in the dtype of their inputs.
+    """Autocast policy of every stack. cpu: True for stacks of a CPU, where autocast runs norms, softmax and
+    exponentials in the dtype of their inputs.
 
     A model that starts with an embedding has its residual stream in float32, with sums and norms on it; if it starts
     with a matmul, they are in 16 bits."""
@@ -96,7 +96,7 @@ def policies_of(stacks: Stacks, cpu: bool) -> Int8:
 
 
 def operator_name(frame: SourceLine) -> str:
-    """Name of an operator: "mul" for at::_ops::mul_Tensor::call and for aten::mul; "" if the frame is none."""
+    """Operator that a frame runs: "mul" for at::_ops::mul_Tensor::call and for aten::mul; "" if none."""
     found = OPERATOR.match(frame.function)
     if not found:
         return ""
@@ -187,13 +187,12 @@ debug symbols."""
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Signs:
-    """Signs of each stack.
-
-    python: contains a Python frame. optimizer: in an optimizer's step. backward: run by autograd. module: in a module's
-    call. build: a module is made or moved. zero_grad: in zero_grad. operators: contains an operator of torch's, in C++
-    or in a trace. cast: autocast converts a tensor. gather: an embedding, or its gradient. made: in an `__init__`.
-    line: innermost of the user's code, else of a library outside torch, else an operator without file or line.
-    module_path: modules being called, see `breakdown.ModuleMemory`; "" if unknown."""
+    """Masks and texts on each call stack. python: it contains a Python frame. optimizer: it is in an optimizer's step.
+    backward: autograd runs it. module: it is in a module's call. build: it makes or moves a module. zero_grad: it is in
+    zero_grad. operators: it contains an operator of torch's, in C++ or in a trace. cast: autocast converts a tensor.
+    gather: it runs an embedding or its gradient. made: it is in an `__init__`. line: innermost line of the user's code,
+    else of a library outside torch, else an operator without file or line. module_path: modules being called, as in
+    `breakdown.ModuleMemory`; "" if unknown."""
 
     python: Bool
     optimizer: Bool
@@ -209,13 +208,13 @@ class Signs:
     module_path: tuple[str, ...]
 
     def at(self, column: Bool, stacks: Int32) -> Bool:
-        """Values of a column for stacks; False for NO_STACK."""
+        """Values of a column (one of the masks) at some stacks; False for NO_STACK."""
         found: Bool = np.append(column, False)[stacks]
         return found
 
 
 def signs_of(stacks: Stacks) -> Signs:
-    """Signs of all stacks, with one look at every frame."""
+    """Signs of all stacks, found in one pass over the frames."""
     columns = {name: _anywhere(stacks, test) for name, test in SIGNS.items()}
     for name, places in PLACES.items():
         patterns = [(re.compile(file), re.compile(function)) for file, function in places]

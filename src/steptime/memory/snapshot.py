@@ -23,7 +23,7 @@ NO_STACK = -1
 
 
 class Action(IntEnum):
-    """Kind of an event of the history: `action` of c10::cuda::CUDACachingAllocator::TraceEntry (torch 2.1 to 2.13)."""
+    """Kind of an allocator event: `action` of c10::cuda::CUDACachingAllocator::TraceEntry (torch 2.1 to 2.13)."""
 
     OTHER = 0
     ALLOC = 1
@@ -50,7 +50,7 @@ ACTIONS = {action.name.lower(): action for action in Action} | {
 
 
 class State(IntEnum):
-    """State of a block of a segment."""
+    """State of a block in a segment."""
 
     INACTIVE = 0
     """Free, in the cache."""
@@ -89,7 +89,7 @@ class Stacks:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Segments:
-    """Segments that the process held at one instant. size: bytes."""
+    """Segments of the allocator that the process held at one instant, one row each. size: bytes."""
 
     device: Int32
     address: Int64
@@ -98,8 +98,9 @@ class Segments:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Blocks:
-    """Blocks of the segments at the end. segment: row of Segments. size: bytes taken; requested: bytes requested (equal
-    if the snapshot does not say). state: `State`. stack: of the allocation."""
+    """Blocks of the segments at the end, one row each. segment: row in `Segments`. size: bytes taken; requested: bytes
+    requested (equal to size if the snapshot does not say). state: `State` of the block. stack: call stack of the
+    allocation."""
 
     segment: Int32
     address: Int64
@@ -111,7 +112,8 @@ class Blocks:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Events:
-    """Events of the history, by device and in order. action: `Action`. time: ns since the epoch, 0 if not recorded."""
+    """Events of the allocator's history, by device and in order. action: `Action` of the event. time: ns since the
+    epoch, 0 if not recorded. stack: call stack of the event."""
 
     device: Int32
     action: Int8
@@ -136,8 +138,8 @@ def selected(table: Columns, rows: Bool) -> Columns:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Snapshot:
-    """Content of a file of `torch.cuda.memory._dump_snapshot`. truncated: it ends in the middle. settings: of the
-    allocator, by name. problems: a sentence for each omission."""
+    """Content of a snapshot file of `torch.cuda.memory._dump_snapshot`. truncated: True if the file ends early.
+    settings: (name, value) of the allocator's settings. problems: a sentence for each part that could not be read."""
 
     segments: Segments
     blocks: Blocks
@@ -179,10 +181,10 @@ def is_snapshot(path: Path) -> bool:
 
 def read_snapshot(path: Path) -> Snapshot:
     """Reads a snapshot: a pickle of `torch.cuda.memory._dump_snapshot` (torch 2.1 to 2.13; also gzipped), or the same
-    as JSON. A truncated file is read as far as possible, and the report says so.
+    as JSON. A truncated file is read up to its damage, and the report says so.
 
-    Raises SnapshotError for a file that is no snapshot, asks for anything but data, or is too large for this machine.
-    """
+    Raises SnapshotError if the file is no snapshot, is a pickle that would run code, or is too large for this
+    machine."""
     try:
         if path.is_fifo():  # it would block until somebody writes into it, and can be read once only
             raise OSError("it is a pipe")

@@ -89,7 +89,8 @@ def rows_of(values: object) -> list[Row]:
 
 
 def numbers(rows: Sequence[Row], name: str, otherwise: str = "") -> array[int]:
-    """Column of integers; the reader clips values below 0 or above LARGEST."""
+    """Column of integers from one field of the rows. otherwise: value for a row without the field. The reader clips
+    values below 0 or above LARGEST."""
     try:
         return array("q", [row[name] for row in rows])
     except (KeyError, TypeError, OverflowError):
@@ -97,7 +98,7 @@ def numbers(rows: Sequence[Row], name: str, otherwise: str = "") -> array[int]:
 
 
 class Numbered:
-    """Numbers of distinct words and call stacks."""
+    """Builder that numbers distinct words and call stacks in order of appearance."""
 
     def __init__(self) -> None:
         self.words: dict[str, int] = {"": 0}
@@ -107,13 +108,14 @@ class Numbered:
         self._seen: dict[tuple[int, ...], int] = {}
 
     def named(self, rows: Sequence[Row], name: str) -> array[int]:
-        """Column of words, by number."""
+        """Column with the number of each row's word."""
         words = self.words
         found = (row.get(name) for row in rows)
         return array("i", [words.setdefault(each, len(words)) if isinstance(each, str) else 0 for each in found])
 
     def stack(self, frames: object) -> int:
-        """Number of a list of frames; NO_STACK for anything else. Ids identify lists, since all values stay alive."""
+        """Number of the call stack given as a list of frames; NO_STACK for anything else. The id of a list identifies
+        it, since all lists stay alive."""
         if not isinstance(frames, list) or not frames:
             return NO_STACK
         key = tuple(map(id, frames))

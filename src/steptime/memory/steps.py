@@ -18,7 +18,7 @@ REPEATS = 0.98
 
 
 def boundaries_of(history: AllocationHistory, signs: Signs) -> tuple[tuple[int, ...], str]:
-    """(events at which steps end, how they were found)."""
+    """(index of the event at which each step ends, how the steps were found, in words)."""
     if history.boundaries:
         return history.boundaries, history.boundary_source
     inside = signs.at(signs.optimizer, history.stack)
@@ -87,9 +87,9 @@ FORWARD = "forward only: gradients and optimizer state come on top"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Steady:
-    """Bytes that a steady step holds in addition to those at each instant, (events + 1,): likely, at least and at most;
-    these differ if the history is ambiguous. note: what was included, or is unknown; "" for nothing. kind: predictions
-    whose measured errors apply (`savings.CHECKED`)."""
+    """Bytes that a steady step holds beyond those in the history, at each instant, (events + 1,): a likely, a least and
+    a largest amount, which differ if the history is ambiguous. note: text on what was included or is unknown, "" for
+    nothing. kind: kind of prediction whose measured error applies (`savings.CHECKED`)."""
 
     likely: Int64
     least: Int64
@@ -99,8 +99,8 @@ class Steady:
 
 
 def steady_of(history: AllocationHistory, signs: Signs, owners: Codes) -> Steady:
-    """Additional memory of a steady step, from the optimizer state after its step; if none was seen, from the
-    parameters' size."""
+    """Memory that a steady step holds beyond the history's: the optimizer state, as large as after the first update; if
+    no update was seen, estimated from the parameters' size."""
     state = allocated(history, owners == Owner.OPTIMIZER_STATE)
     none = np.zeros(len(state), np.int64)
     steps = np.flatnonzero(signs.at(signs.optimizer, history.stack))

@@ -27,7 +27,8 @@ CONSIDERABLE = 0.05
 
 @dataclass(frozen=True, slots=True)
 class OwnerSample:
-    """Memory by owner at one event. time: ns since the first event (0 if not recorded); event: its index."""
+    """Live and reserved memory at one event, bytes. time: ns since the first event (0 if not recorded); event: its
+    index."""
 
     time: int
     event: int
@@ -37,7 +38,8 @@ class OwnerSample:
 
 @dataclass(frozen=True, slots=True)
 class FragmentedSegment:
-    """A segment with free pieces. Sizes in bytes."""
+    """A segment with free pieces. size, free, largest: bytes of the segment, of all free pieces and of the largest
+    one."""
 
     address: int
     size: int
@@ -47,8 +49,9 @@ class FragmentedSegment:
 
 @dataclass(frozen=True, slots=True)
 class Fragmentation:
-    """Fragmentation of the cache. free: bytes; in_used: bytes in partly used segments; largest: largest piece, bytes.
-    segments: those with most free bytes."""
+    """Fragmentation of the allocator's free memory. free: free bytes. in_used: free bytes in segments that are partly
+    in use. largest: bytes of the largest free piece. pieces: number of free pieces. segments: those with the most free
+    bytes."""
 
     free: int
     in_used: int
@@ -59,9 +62,9 @@ class Fragmentation:
 
 @dataclass(frozen=True, slots=True)
 class OutOfMemory:
-    """A failed request. asked: bytes; driver_free: bytes that the driver had left, None if unknown. obstacle: sentence
-    on what prevented it. others: bytes of the device held outside of this process's allocator (other processes,
-    contexts); None if the device's size is unknown."""
+    """A request for memory that failed. asked: bytes requested; driver_free: bytes that the driver had left, None if
+    unknown. obstacle: sentence on what prevented the allocation. others: bytes of the device held outside of this
+    process's allocator (other processes, contexts); None if the device's size is unknown."""
 
     asked: int
     driver_free: int | None
@@ -72,10 +75,10 @@ class OutOfMemory:
 
 @dataclass(frozen=True, slots=True)
 class MemoryTriage:
-    """Triage of one device. moment: instant of the breakdown, as text. peak: most bytes of tensors at once. steps: step
-    boundaries that were found, and how. capacity: bytes of the device, None if unknown; fit: factor on the batch that
-    fills it. autocast: True if the history shows that it is on. cut: clause on what is missing from the history, or
-    ""."""
+    """Memory of one device: its peak, owners, leaks and possible savings. moment: instant of the breakdown, as text.
+    peak: most bytes of tensors at once. steps: number of step boundaries that were found; boundary_source: how they
+    were found. capacity: bytes of the device, None if unknown; fit: batch size that fills the device. autocast: True if
+    the history shows that autocast is on. cut: clause on what is missing from the history, or ""."""
 
     device: str
     kind: str
@@ -105,8 +108,8 @@ class MemoryTriage:
 def triage(
     history: AllocationHistory, *, capacity: int | None = None, ranks: int = 1, samples: int | None = None
 ) -> MemoryTriage:
-    """Triage of one device's history. capacity: bytes of the device, where somebody knows; ranks, samples: as in
-    `savings_of`."""
+    """Memory of one device, from its allocation history. capacity: bytes of the device, None if unknown. ranks,
+    samples: as in `savings_of`."""
     signs = signs_of(history.stacks)
     boundaries, source = boundaries_of(history, signs)
     owners = owners_of(history, signs, boundaries)

@@ -60,7 +60,8 @@ class _Header(msgspec.Struct, frozen=True):
 
 
 def store(file: BinaryIO, trace: Trace, stamp: Stamp) -> None:
-    """Writes a trace. Raises EntryError if a text or number cannot be encoded, OSError."""
+    """Writes a trace to a cache file. stamp: identity of the trace's own file. Raises EntryError if a text or a number
+    cannot be encoded, OSError if the file cannot be written."""
     described = {
         table: {
             name: _Column(column.dtype.name, len(column), int(column[0]) if _is_constant(column) else None)
@@ -99,7 +100,8 @@ def _columns(trace: Trace, table: str) -> Iterator[tuple[str, Array]]:
 
 
 def load(file: BinaryIO, stamp: Stamp) -> Trace:
-    """Reads the trace of exactly that file. Raises EntryError, OSError."""
+    """Trace in a cache file, if it is of the trace file with this stamp. Raises EntryError for another or a damaged
+    file, OSError if it cannot be read."""
     header, encoded, checksum = _read_header(file)
     names = {name: set(columns) for name, columns in header.tables.items()}
     expected = {name: set(columns) for name, columns in COLUMNS.items()}
@@ -195,7 +197,8 @@ LEAST_SIZE = 16 * 10**6
 
 
 def read_remembered(path: Path, *, max_size: int = DEFAULT_MAX_SIZE, cache: bool = True) -> Trace:
-    """`read`, but from the cache if it has this file; caches a large trace. Raises TraceError as `read` does."""
+    """Trace of a file, from the cache if it holds this very file, else by `read`; a large trace is then cached. Raises
+    TraceError as `read` does."""
     stamp = stamp_of(path) if cache else None
     if stamp is None:
         return read(path, max_size=max_size)

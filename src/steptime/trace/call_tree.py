@@ -21,8 +21,8 @@ ROOT = -1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CallTree:
-    """Intervals of one thread, parents before children. rows: of the source table. parent: position in these columns of
-    the interval around each, or ROOT. start, end: ns."""
+    """Intervals of one thread, parents before children. rows: row of each interval in the source table. parent:
+    position in these columns of the interval around each, or ROOT. start, end: ns."""
 
     rows: Int32
     parent: Int32
@@ -35,7 +35,8 @@ class CallTree:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ExclusiveSpans:
-    """Spans, ns, in which one interval of a call tree is innermost, in order, disjoint. owner: its position there."""
+    """Disjoint spans, ns, in time order, during each of which one interval of a call tree is the innermost one. owner:
+    position of that interval in the tree."""
 
     owner: Int64
     start: Int64
@@ -43,7 +44,8 @@ class ExclusiveSpans:
 
 
 def call_tree(start: Int64, end: Int64) -> CallTree:
-    """Nests intervals of one thread, in any order, ns; what outlasts its parent (old traces round) is cut."""
+    """Call tree of the intervals of one thread, given in any order, ns. An interval that outlasts its parent (old
+    traces round their times) is cut."""
     rows = nesting_order(start, end)
     start, end = start[rows], end[rows]
     parent = enclosing(start, end)
@@ -61,9 +63,8 @@ def nested(start: Int64, duration: npt.NDArray[Width]) -> tuple[Int32, npt.NDArr
 
 def nesting_order(start: Int64, end: Numbers) -> Int32:
     """Positions sorted by start, the longest first, so that parents come before children; ties keep their order. end:
-    durations work too, since only equal starts compare them.
-
-    A stable sort by time (cheap, since files are almost sorted); only runs of equal starts are then sorted by end."""
+    ends or durations, since only intervals with equal starts are compared. A stable sort by time (cheap, since files
+    are almost sorted); only runs of equal starts are then sorted by end."""
     order = np.argsort(start, kind="stable").astype(np.int32)
     tied = np.empty(max(len(order) - 1, 0), np.bool_)
     for first in range(0, len(tied), PIECE):
@@ -76,7 +77,7 @@ def nesting_order(start: Int64, end: Numbers) -> Int32:
 
 
 def exclusive_spans(tree: CallTree) -> ExclusiveSpans:
-    """Spans of each interval outside its children. No interval may outlast its parent."""
+    """Spans of each interval of a tree outside its children. No interval may outlast its parent."""
     lasting = np.flatnonzero(tree.end > tree.start)
     closing = lasting[::-1]
     # At one time, what ends comes before what starts, and inner before outer: a stable sort keeps that.

@@ -50,8 +50,8 @@ PHASES_PASSED_OVER = (*"MIfstCBEbenNODPRcavV(),=", "")
 
 
 class Arguments(msgspec.Struct, gc=False, frozen=True):
-    """Fields of `args` that the analyses read, in the order of the file, since the parser first looks for the next
-    name. Raw fields point into the parser's buffer."""
+    """Fields of an event's `args` that the analyses read. They are in the order of the file, which the parser expects.
+    Raw fields point into the parser's buffer."""
 
     external: Number = msgspec.field(default=ABSENT, name="External id")
     sequence: Number = msgspec.field(default=ABSENT, name="Sequence number")
@@ -108,7 +108,7 @@ class Complete(msgspec.Struct, Generic[Time], tag="X", tag_field="ph", gc=False,
 
 
 class OfInstant(msgspec.Struct, gc=False, frozen=True):
-    """Fields of an allocation's `args`."""
+    """Fields that are read of an allocation's `args`."""
 
     reserved: Number = msgspec.field(default=None, name="Total Reserved")
     allocated: Number = msgspec.field(default=None, name="Total Allocated")
@@ -153,7 +153,8 @@ _SINGLES = {exactly: _decoder(kinds, listed=False) for exactly, kinds in KINDS.i
 
 
 def decode_list(block: memoryview | bytes, *, exactly: bool) -> tuple[list[Event], list[Mark]]:
-    """Kept events of a JSON array, whose raw fields point into the block. Raises ValueError (invalid JSON, UTF-8)."""
+    """(kept complete events, kept instants) of a JSON array; their raw fields point into the block. Raises ValueError
+    for invalid JSON or UTF-8."""
     try:
         found, marks = sorted_out(_LISTS[exactly].decode(block))
     except RecursionError as error:
@@ -195,13 +196,13 @@ def _address(buffer: memoryview | bytes | msgspec.Raw) -> int:
 
 
 def sorted_out(events: Sequence[object]) -> tuple[list[Event], list[Mark]]:
-    """(complete events, instants)."""
+    """Splits events into (complete events, instants)."""
     found = [event for event in events if type(event) is Complete]
     return found, [] if len(found) == len(events) else [event for event in events if type(event) is Instant]
 
 
 def decode_one(text: bytes, *, exactly: bool) -> Event | Mark | None:
-    """The event, None if it is not kept. Raises ValueError if it is no JSON or has unexpected types."""
+    """Event in a JSON text, None if not kept. Raises ValueError if it is no JSON or has unexpected types."""
     try:
         found, marks = sorted_out([_SINGLES[exactly].decode(text)])
     except RecursionError as error:
@@ -217,7 +218,7 @@ def needs_exactness(events: list[Event], block: memoryview | bytes) -> bool:
 
 
 def nanoseconds(microseconds: Float64) -> Int64:
-    """Microseconds as ns, without the rounding error of a float64, up to 128 ns for times of 2022."""
+    """Times in µs converted to ns, without the rounding error of a float64 (up to 128 ns for times of 2022)."""
     whole = np.floor(microseconds)
     return whole.astype(np.int64) * 1000 + np.rint((microseconds - whole) * 1000).astype(np.int64)
 
@@ -232,7 +233,7 @@ def starts(events: Sequence[Event | Mark], *, exactly: bool) -> tuple[Int64, Boo
 
 
 def _exact_starts(texts: list[Any]) -> tuple[Int64, Bool]:
-    """The same from times as text, in one operation if all have the format of Kineto in 2024."""
+    """Result of `starts` for times as text, in one operation if all have the format of Kineto in 2024."""
     joined, count = b"".join(texts), len(texts)
     if len(joined) == count * len(PRECISE_LAYOUT):
         digits = np.frombuffer(joined, np.uint8).reshape(count, len(PRECISE_LAYOUT)) - np.uint8(ord("0"))
@@ -245,7 +246,7 @@ def _exact_starts(texts: list[Any]) -> tuple[Int64, Bool]:
 
 
 def as_nanoseconds(written: object) -> int | None:
-    """Time in ns from text in microseconds, rounded half to even; None if it is no time."""
+    """Time in ns from a text in µs, rounded half to even; None if the text is no time."""
     try:
         time = Decimal(str(written))
     except InvalidOperation:
@@ -315,10 +316,9 @@ WIDER: dict[type[np.integer[Any]], type[np.integer[Any]]] = {np.int8: np.int16, 
 
 
 class ColumnBuilder:
-    """Builder of a column of type `kind` or, if `growing`, of the narrowest type from `kind` on that holds all values.
-    absent: value of rows without one.
-
-    The column is one array, resized in place: the system remaps its pages; nothing is copied or left in the heap."""
+    """Builder of an integer column of type `kind` or, if `growing`, of the narrowest type from `kind` on that holds all
+    values. absent: value of rows that have none. The column is one array that the system resizes in place, so nothing
+    is copied or left in the heap."""
 
     def __init__(self, kind: type[np.integer[Any]], absent: int, *, growing: bool = False) -> None:
         self._kind = kind
@@ -374,14 +374,14 @@ class SparseColumnBuilder:
         self._size += count
 
     def extend(self, values: Array) -> None:
-        """Appends values, ABSENT among them."""
+        """Appends values, some of which may be ABSENT."""
         known = np.flatnonzero(values != ABSENT)
         self._rows.extend(known + self._size)
         self._values.extend(values[known])
         self._size += len(values)
 
     def finished(self) -> Few:
-        """The column. The builder gives up its arrays."""
+        """The finished column. The builder is then empty."""
         return Few(self._size, ABSENT, self._rows.finished(), self._values.finished())
 
 
@@ -440,7 +440,7 @@ def column_builders() -> dict[str, ColumnBuilder | SparseColumnBuilder]:
 
 
 def table_of(columns: dict[str, ColumnBuilder | SparseColumnBuilder], base_ns: int = 0) -> EventTable:
-    """Table of finished columns, read-only. base_ns: added to the starts."""
+    """Event table of finished columns, read-only. base_ns: ns to add to the starts."""
     joined: dict[str, Any] = {name: column.finished() for name, column in columns.items()}
     if base_ns and len(joined["start"]):
         joined["start"] += base_ns
@@ -448,7 +448,7 @@ def table_of(columns: dict[str, ColumnBuilder | SparseColumnBuilder], base_ns: i
 
 
 def sealed(columns: dict[str, Any], table: type[Table]) -> Table:
-    """Table of columns, which are made read-only."""
+    """Table of type `table` made of these columns, which become read-only."""
     for column in columns.values():
         for part in (column.rows, column.values) if isinstance(column, Few) else (column,):
             part.flags.writeable = False
@@ -464,7 +464,7 @@ class Numbering(dict[Key, int]):
 
 
 class Texts(dict[bytes, int]):
-    """Numbers of raw JSON texts, with ABSENT for no text."""
+    """Numbering of raw JSON texts; ABSENT is the number of a missing text."""
 
     def __init__(self) -> None:
         super().__init__({b"": ABSENT})
@@ -479,7 +479,7 @@ class Texts(dict[bytes, int]):
 
 
 class Columns:
-    """Builder of an `EventTable`'s columns. refused, negative: as in `Damage`."""
+    """Builder of an `EventTable`'s columns. refused, negative: counts as in `Damage`."""
 
     def __init__(self) -> None:
         self._columns = column_builders()
@@ -628,7 +628,7 @@ def _blocks(grid: bytes, block: bytes) -> int:
 
 
 def integers(values: Sequence[Number], absent: int) -> Int64:
-    """Ids as integers; `absent` for other text, null and more than 64 bits."""
+    """Ids as integers; `absent` for text that is no number, null, and numbers of more than 64 bits."""
     try:
         return _integers(values)
     except struct.error:

@@ -34,8 +34,8 @@ Decoded = TypeVar("Decoded")
 
 @dataclass(frozen=True, slots=True)
 class CompiledKernel:
-    """A kernel that Inductor generated. file: name of the file that holds it, "" if it has none of its own (C++).
-    lines: of the user's, which it computes. operators: of ATen. code: its Triton or C++ source, cut to LONGEST_CODE."""
+    """A kernel that Inductor generated. file: name of its own file, "" if it has none (C++). lines: user's lines that
+    the kernel computes. operators: ATen operators fused into it. code: Triton or C++ source, cut to LONGEST_CODE."""
 
     name: str
     file: str
@@ -57,7 +57,7 @@ class CompilerEvent:
 
 @dataclass(frozen=True, slots=True)
 class CompileLogs:
-    """Parsed torch.compile logs of one folder. limits: functions compiled too often, and run uncompiled since."""
+    """Parsed torch.compile logs of one folder. limits: functions that hit the recompile limit and run uncompiled."""
 
     kernels: tuple[CompiledKernel, ...] = ()
     breaks: tuple[CompilerEvent, ...] = ()
@@ -83,7 +83,7 @@ class _Graph:
 
 
 def find_logs(path: Path) -> Path | None:
-    """Folder with such logs at or next to a trace or a recording, None if there is none."""
+    """Folder with torch.compile's logs at or next to a trace or a recording; None if there is none."""
     folder = path if path.is_dir() else path.parent
     if (folder / DEBUG).is_dir() or next(folder.glob(LOGS), None) is not None:
         return folder
@@ -92,7 +92,7 @@ def find_logs(path: Path) -> Path | None:
 
 
 def read_compile_logs(folder: Path, rank: int | None = None) -> CompileLogs:
-    """Reads a folder's logs, except damaged parts. rank: of whom files are read, if their names contain ranks."""
+    """Logs of a folder, without damaged parts. rank: whose files are read, if their names contain ranks."""
     files = [file for file in sorted(folder.glob(LOGS)) if _readable(file)]
     own = [file for file in files if re.search(rf"_rank_{rank}[._]", file.name)]
     reader, left = _Reader(), MOST_READ
@@ -263,7 +263,7 @@ class _Reader:
 
 
 def is_limit(failed: str) -> bool:
-    """True if a function was given up because it was compiled too often."""
+    """True if a log's failure says that a function hit the recompile limit."""
     return LIMIT.search(failed) is not None
 
 

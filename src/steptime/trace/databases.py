@@ -33,8 +33,8 @@ def writer_of(path: Path) -> str:
 
 
 def processes_of(path: Path, max_size: int = DEFAULT_MAX_SIZE) -> tuple[int, ...]:
-    """Numbers of the processes that used a device, in order; of all processes if none did. max_size: bytes of a
-    document. Raises TraceError (trace-not-a-trace, trace-empty, trace-unreadable, trace-too-large)."""
+    """Numbers of the processes in a file that used a device, in order; of all its processes if none did. max_size: most
+    bytes of a document. Raises TraceError (trace-not-a-trace, trace-empty, trace-unreadable, trace-too-large)."""
     if not is_database(path) and is_of_rocprof(path):
         return processes_in(path, max_size)
     with opened(path) as database:
@@ -50,7 +50,7 @@ def processes_of(path: Path, max_size: int = DEFAULT_MAX_SIZE) -> tuple[int, ...
 
 
 def read_database(path: Path, process: int, *, max_size: int) -> Trace:
-    """Trace of one process. max_size: bytes of the file, unpacked. Raises TraceError."""
+    """Trace of one process in a profiler's database or document. max_size: most bytes, unpacked. Raises TraceError."""
     if not is_database(path):
         return read_rocprof(path, process, max_size=max_size)
     with opened(path, max_size) as database:

@@ -35,11 +35,11 @@ ENDS = 1 << 16
 
 
 class EntryError(Exception):
-    """Error for an entry that is foreign, damaged or of another file, or for data that cannot be written into one."""
+    """Error for a cache entry that is foreign, damaged or of another file, or data that cannot be written into one."""
 
 
 class Stamp(msgspec.Struct, frozen=True):
-    """Identity of a trace's file when it was read: any difference means another file."""
+    """Identity of a trace's file when it was read: a file with any difference is another one."""
 
     reader: str
     path: str
@@ -56,7 +56,7 @@ class Stamp(msgspec.Struct, frozen=True):
 
 
 def stamp_of(path: Path) -> Stamp | None:
-    """Identity of a file. None for one that cannot be read, or is a pipe: its reader reports that better."""
+    """Identity of a file; None for a pipe or an unreadable file, since its reader reports the problem better."""
     try:
         if not path.is_file():
             return None
@@ -73,13 +73,15 @@ def stamp_of(path: Path) -> Stamp | None:
 
 
 def entry_of(stamp: Stamp, suffix: str, about: str = "") -> Path:
-    """Path of the entry for a file's path; a new version replaces the old. about: further part of the key."""
+    """Path of the cache entry for a file. A newer version of the file has the same path, so its entry replaces the old
+    one. about: further part of the entry's key."""
     digest = hashlib.sha256(os.fsencode(stamp.path) + (b"\0" + os.fsencode(about) if about else b"")).hexdigest()[:32]
     return cache_folder() / "traces" / f"{digest}{suffix}"
 
 
 def read_entry(entry: Path, read: Callable[[BinaryIO], Content]) -> Content | None:
-    """Content of an entry, as `read` returns it; None without one, if that raises EntryError, or of another user's."""
+    """Content of a cache entry, as `read` returns it; None if there is no entry, if it belongs to another user, or if
+    `read` raises EntryError."""
     try:
         with entry.open("rb") as file:
             if os.fstat(file.fileno()).st_uid != os.getuid():
@@ -92,7 +94,7 @@ def read_entry(entry: Path, read: Callable[[BinaryIO], Content]) -> Content | No
 
 
 def write_entry(entry: Path, size: int, write: Callable[[BinaryIO], object]) -> None:
-    """Writes an entry of `size` bytes, whole or not at all. Does nothing if the disk is full, the folder is not
+    """Writes a cache entry of `size` bytes, whole or not at all. Writes nothing if the disk is full, the folder is not
     writable or the data cannot be encoded."""
     partial = entry.with_name(f"{entry.name}.{os.getpid()}.partial")
     try:
@@ -108,9 +110,8 @@ def write_entry(entry: Path, size: int, write: Callable[[BinaryIO], object]) -> 
 
 
 def make_room(folder: Path, needed: int, *, keep: Path | None = None) -> bool:
-    """Deletes the least recently used entries until there is space; False if there is not enough.
-
-    keep: an entry that is about to be replaced, which does not count. Raises OSError."""
+    """Deletes the least recently used cache entries until `needed` bytes fit; False if they still do not. keep: entry
+    that is about to be replaced, whose size does not count. Raises OSError."""
     entries = []
     for file in folder.iterdir():
         with suppress(OSError):  # another process deleted it just now

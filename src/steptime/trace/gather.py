@@ -39,7 +39,8 @@ RANKS_UNKNOWN = (
 
 @dataclass(frozen=True, slots=True)
 class RankFiles:
-    """Files of one process, in order of time. rank: None if unknown. process: its number in a database of several."""
+    """Trace files of one process, in order of time. rank: None if unknown. process: number of the process in a database
+    that holds several."""
 
     rank: int | None
     files: tuple[Path, ...]
@@ -48,7 +49,7 @@ class RankFiles:
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """Traces by rank, in order. problems: sentences on what was skipped."""
+    """Traces that were found, by rank. problems: sentences on what was skipped."""
 
     ranks: tuple[RankFiles, ...]
     problems: tuple[str, ...] = ()
@@ -73,11 +74,9 @@ def is_traces(path: str) -> bool:
 
 
 def gather(paths: Sequence[str], *, max_size: int = DEFAULT_MAX_SIZE) -> Gathered:
-    """Traces in files, folders and patterns, by rank.
-
-    A folder represents the traces in it, or, if it has none itself, in its sub-folders. Files in a folder or under a
-    pattern that are no traces are skipped and reported. Raises TraceError: no-traces, mixed-traces, and any reading
-    error of a file that was given by name."""
+    """Traces that these files, folders and patterns contain, by rank. A folder represents the traces in it, or, if it
+    has none itself, in its sub-folders. Files in a folder or under a pattern that are no traces are skipped and
+    reported. Raises TraceError: no-traces, mixed-traces, and any reading error of a file that was given by name."""
     files = [meant for path in paths for meant in _meant(path)]
     if any(holds_processes(file) for file, _ in files):
         return _of_databases([file for file, _ in files], max_size)
@@ -192,7 +191,7 @@ def _doubted(heads: Sequence[_Head]) -> list[_Head]:
 
 
 def host_process(trace: Trace) -> int | str | None:
-    """Process with most of the CPU events; None if there are none."""
+    """Process that most of a trace's CPU events are from; None if it has no CPU events."""
     counts: Counter[int | str | None] = Counter()
     tracks = trace.events.track[np.isin(trace.events.event_kind, HOST_CATEGORIES)]
     for track, count in enumerate(np.bincount(tracks).tolist()):
@@ -227,7 +226,7 @@ def _by_rank(heads: Sequence[_Head]) -> tuple[RankFiles, ...]:
 
 
 def mixed(difference: str) -> TraceError:
-    """Error for traces of different jobs."""
+    """Error for traces that cannot be of one job. difference: what differs, as text."""
     return TraceError(
         "mixed-traces",
         f"{difference}: these are traces of different jobs. Diagnose each alone, or compare two: steptime compare A B",
@@ -235,7 +234,7 @@ def mixed(difference: str) -> TraceError:
 
 
 def batch_sizes(paths: Sequence[str]) -> dict[int, Path]:
-    """Trace of each batch size, if each file has a different one in its name or its folder's name (bs8.json,
+    """Trace file of each batch size, if each file has a different one in its name or its folder's name (bs8.json,
     batch_16/trace.json.gz): a sweep over batch sizes. Otherwise empty."""
     files = [file for path in paths for file, _ in _meant(path)]
     message = [BATCH_IN_NAME.search(file.name) or BATCH_IN_NAME.search(file.parent.name) for file in files]
@@ -249,8 +248,8 @@ START = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class _Other:
-    """A file type that is no trace. endings: of its name; holds: patterns that must all be in its first bytes; lacks:
-    bytes that must not. sentence: follows the file's name, and may contain {file}."""
+    """A file type that is no trace. endings: endings of its name; holds: patterns that must all be in its first bytes;
+    lacks: bytes that must not. sentence: follows the file's name, and may contain {file}."""
 
     slug: str
     sentence: str
@@ -303,7 +302,7 @@ OTHERS = (
 
 
 def reported(file: Path) -> UsageError | None:
-    """Error that explains a file that is no trace; None if its type is unknown."""
+    """Error that explains why a file is no trace; None if its type is unknown."""
     start = first_bytes(file, START)
     for other in OTHERS:
         by_name = bool(other.endings) and file.name.endswith(other.endings)

@@ -32,16 +32,17 @@ UNKNOWN = -1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Forest:
-    """Nesting of events. parent: row of the innermost event around each row, UNKNOWN for none or if not nested."""
+    """Nesting of a trace's events. parent: row of the innermost event around each row, UNKNOWN if none or not
+    nested."""
 
     parent: Int32
 
     def nearest(self, marked: Bool) -> Int32:
-        """Row of the innermost marked event that encloses each row or is it. marked: mask over the nested events."""
+        """Row of the innermost marked event around each row, itself included. marked: mask of nested events."""
         return nearest_ancestor(self.parent, marked) if marked.any() else nowhere(len(self.parent))
 
     def enclosing(self, marked: Bool) -> Int32:
-        """Row of the innermost marked event around each row, excluding itself."""
+        """Row of the innermost marked event around each row, the row itself excluded."""
         if not marked.any():
             return nowhere(len(self.parent))
         found = nearest_ancestor(self.parent, marked)[self.parent]
@@ -49,7 +50,7 @@ class Forest:
         return found
 
     def outermost(self, rows: Numbers, marked: Bool) -> Int32:
-        """Outermost marked event that encloses each of some rows; the row itself if there is none."""
+        """Row of the outermost marked event around each of some rows; the row itself if there is none."""
         found = rows.astype(np.int32)
         climbing = np.arange(len(found))
         while len(climbing):
@@ -59,7 +60,8 @@ class Forest:
         return found
 
     def around(self, rows: Numbers, marked: Bool, *, itself: bool) -> Int32:
-        """Innermost marked event around each of some rows, at a cost per row. itself: a row may be its own."""
+        """Row of the innermost marked event around each of some rows, computed for these rows alone. itself: True if a
+        row may be its own result."""
         found = rows.astype(np.int32) if itself else self.parent[rows]
         climbing = np.flatnonzero(found != UNKNOWN)
         while len(climbing := climbing[~marked[found[climbing]]]):
@@ -92,13 +94,13 @@ class ComputedColumn(ABC):
 
     @abstractmethod
     def at(self, rows: Rows | Row) -> Int32:
-        """Values of some rows; an array without dimensions for a single row."""
+        """Values of the column at some rows; an array without dimensions for a single row."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Around(ComputedColumn):
-    """Innermost marked event around each event. origin: CPU event that a device activity comes from, which replaces
-    it. marked: mask over the rows. itself: whether an event may be its own."""
+    """Innermost marked event around each event. origin: CPU event that each device activity comes from; its
+    surroundings count for the activity. marked: mask over the rows. itself: True if an event may be its own result."""
 
     forest: Forest
     origin: Few
@@ -115,7 +117,8 @@ class Around(ComputedColumn):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Forward(ComputedColumn):
-    """Forward operator of the autograd frame around each event. frames: ascending rows; found: the operator of each."""
+    """Forward operator of the autograd frame around each event. frames: rows of these frames, ascending; found: row of
+    the forward operator of each."""
 
     frame: Around
     frames: Int32
@@ -156,11 +159,10 @@ SPREAD = 8
 
 
 def latest_before(keys: Int64, times: Int64, wanted: Int64, moments: Int64, *, later: bool) -> Int64:
-    """Position of the latest candidate that has each wanted number at or before its moment. Without one: the earliest
-    candidate with the number if `later`, else UNKNOWN.
-
-    keys, times: of the candidates, in any order. Numbers are nearly always unique up to the moment, so the last
-    candidate of each number is tried first, and only the remaining ones are sorted."""
+    """Position of the latest candidate that has each wanted number and is at or before its moment. Without one: the
+    earliest candidate with the number if `later`, else UNKNOWN. keys, times: number and time of each candidate, in any
+    order. Numbers are nearly always unique up to the moment, so the last candidate of each number is tried first, and
+    only the remaining ones are sorted."""
     order = np.argsort(times, kind="stable")
     found = _last_with(keys[order], wanted)
     found = np.where(found == UNKNOWN, UNKNOWN, order[found]) if len(order) else found
@@ -222,7 +224,7 @@ LIBRARIES = frozenset(_LIBRARIES.split())
 
 
 def is_user_file(file: str) -> bool:
-    """True for a user's file: of no library, not Python's own, and a real file that was there before the job."""
+    """True for a file of the user's: it belongs to no library and not to Python, and existed before the job."""
     parts = PurePath(file).parts
     if file.startswith("<ipython-input-"):
         return True
@@ -233,7 +235,7 @@ def is_user_file(file: str) -> bool:
 
 
 def with_full_paths(trace: Trace, packages: Iterable[str]) -> Trace:
-    """The trace with the files of these packages (folders, files) by their full path, so that they are a library's."""
+    """The trace with full paths for files of these packages (folders or files), so that they count as libraries."""
     paths = {PurePath(each).name: each for each in packages if PurePath(each).stem not in LIBRARIES}
 
     def full(symbol: str) -> str:
@@ -244,13 +246,14 @@ def with_full_paths(trace: Trace, packages: Iterable[str]) -> Trace:
 
 
 def source_line(symbol: str) -> SourceLine | None:
-    """Line where a frame's function starts; None if the symbol is no Python function in a file."""
+    """Line at which the Python function of a symbol starts; None if the symbol is no Python function in a file."""
     found = FRAME.match(symbol)
     return SourceLine(found["file"], int(found["line"]), found["function"]) if found else None
 
 
 def function_name(symbol: str) -> str:
-    """Bare name: "zoom" of "<built-in function zoom>", "forward" of "train.py(12): forward"; else the symbol."""
+    """Bare name of a symbol's function: "zoom" of "<built-in function zoom>", "forward" of "train.py(12): forward";
+    else the symbol."""
     found = FRAME.match(symbol) or BUILT_IN.match(symbol)
     return found["function"] if found else symbol
 
@@ -267,8 +270,8 @@ def host_forest(trace: Trace) -> Forest:
 
 @cached_per_trace
 def running_before(trace: Trace) -> Bool:
-    """Mask of the Python functions on the stack when the profiler started. Kineto enters them then, nested, and names
-    each by its current line (torch's profiler_python.cpp), not that of what it calls later."""
+    """Mask of the Python functions on the stack when the profiler started. Kineto records them at that moment, nested,
+    each by the line it was at (torch's profiler_python.cpp)."""
     starting = matching(trace, PROFILER.match)
     if not starting.any():
         return none_of(len(starting))
@@ -283,7 +286,7 @@ def running_before(trace: Trace) -> Bool:
 
 
 def forest_of(events: EventTable, rows: Int32) -> Forest:
-    """Nests some events, each track separately. rows: ascending."""
+    """Nesting of some events, each track separately. rows: rows of these events, ascending."""
     parent = np.full(len(events), UNKNOWN, np.int32)
     for nested in by_track(events, rows):
         above = enclosing(events.start[nested], events.ends(nested))
@@ -292,7 +295,7 @@ def forest_of(events: EventTable, rows: Int32) -> Forest:
 
 
 def by_track(events: EventTable, rows: Int32) -> Iterator[Int32]:
-    """Yields rows (ascending) by track, parents before children, so that only one track's times are copied."""
+    """Yields the rows of each track in turn, parents before children; which bounds the memory. rows: ascending."""
     if not len(rows):
         return
     counts = np.bincount(events.track[rows])
@@ -309,7 +312,8 @@ MODULE = re.compile("nn.Module: ")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Roles:
-    """Masks of the CPU events by role. engine: frames of autograd. module: calls, by the probe's ranges if any."""
+    """Masks of CPU events by role. engine: frames of autograd. module: calls of modules, by the probe's ranges if
+    any."""
 
     operator: Bool
     engine: Bool
@@ -320,7 +324,8 @@ class Roles:
 
 @cached_per_trace
 def link(trace: Trace, boundaries: Int64) -> Links:
-    """Relations between all events of a trace. boundaries: CPU steps, (n, 2), ns, in order, disjoint; may be empty."""
+    """Relations between the events of a trace. boundaries: steps on the CPU, (n, 2), ns, in order, disjoint; may be
+    empty."""
     roles = roles_of(trace)
     made = host_forest(trace)
     origin = origins_of(trace)
@@ -363,7 +368,7 @@ def roles_of(trace: Trace) -> Roles:
 
 
 def linked(trace: Trace) -> Trace:
-    """The trace with its launches and origins stored, and without the ids that they were computed from."""
+    """The trace with launches and origins stored in place of the ids that they were computed from."""
     if trace.launched is not None:
         return trace
     nothing: Any = np.broadcast_to(np.int8(ABSENT), (len(trace.events),))

@@ -31,7 +31,8 @@ def is_of_nsight(database: Database) -> bool:
 
 
 def processes_of(database: Database, path: Path) -> tuple[int, ...]:
-    """Numbers of the processes that used a device, in order, else of all. Raises TraceError (trace-empty)."""
+    """Numbers of the processes in an Nsight Systems database that used a device, in order; of all its processes if none
+    did. Raises TraceError (trace-empty)."""
     for tables, column in (((KERNELS, GRAPHS, COPIES), "globalPid"), ((CALLS, RANGES), "globalTid")):
         message = {row[2] >> 24 & 0xFFFFFF for table in tables for row in timed_rows(database, table, column)}
         if message:

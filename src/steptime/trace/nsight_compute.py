@@ -55,11 +55,10 @@ STALL = re.compile(
 @dataclass(frozen=True, slots=True)
 class KernelCounters:
     """Mean counters over the launches of one kernel with one grid. Fractions are 0 to 1, None if not measured.
-
     occupancy: active warps of a multiprocessor, relative to its maximum. possible: the occupancy that the kernel's
-    resources allow; limit: the resource that limits it, "" for none. memory: busiest part of the path to memory; dram:
-    DRAM's throughput; compute: busiest pipeline. stall: main reason that warps wait, in ncu's words; stalled: its
-    fraction of the cycles between two instructions of a warp."""
+    resources allow; limit: the resource that limits it, "" for none. memory: use of the busiest part of the path to
+    memory; dram: use of DRAM's throughput; compute: use of the busiest pipeline. stall: main reason that warps wait, in
+    ncu's words; stalled: its fraction of the cycles between two instructions of a warp."""
 
     launches: int
     occupancy: float | None = None
@@ -74,7 +73,7 @@ class KernelCounters:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredKernel:
-    """Counters of one kernel. blocks: of the grid, 0 if unknown."""
+    """Counters of one kernel with one grid. blocks: number of blocks in the grid, 0 if unknown."""
 
     name: str
     blocks: int
@@ -102,7 +101,7 @@ class _Launch:
 
 
 def find_counters(path: Path) -> tuple[Path, ...]:
-    """Files of Nsight Compute next to a trace or a recording."""
+    """Files of Nsight Compute that lie next to a trace or a recording."""
     folder = path if path.is_dir() else path.parent
     return tuple(file for file in islice(sorted(folder.glob("*.csv")), MOST_COMPANIONS) if _header(file))
 
@@ -127,7 +126,7 @@ def counter_files(given: Path) -> tuple[Path, ...]:
 
 
 def read_counters(files: Iterable[Path]) -> tuple[MeasuredKernel, ...]:
-    """Kernels of all files by name and grid; a launch that is in several files counts once."""
+    """Counters of all kernels in these files, by name and grid; a launch that several files contain counts once."""
     launches: dict[tuple[str, str, str, str], _Launch] = {}
     for file in files:
         for row in _rows(file):
@@ -156,7 +155,7 @@ def _together(same: Sequence[_Launch]) -> KernelCounters:
 
 
 def number(text: str) -> float | None:
-    """Number in ncu's localized format: 1,024 and 4,963,609,951.19, 61.84 and 61,84; None for other text."""
+    """Number that ncu wrote in a localized format: 1,024 and 4,963,609,951.19, 61.84 and 61,84; None for other text."""
     text = text.strip()
     if text.count(",") > 1 or ("." in text and text.find(",") < text.find(".")) or re.fullmatch(r"\d{1,3},\d{3}", text):
         text = text.replace(",", "")

@@ -44,7 +44,7 @@ LIMIT = 1 << 62
 
 
 class Allocations:
-    """Builder of the columns of `AllocationEvents`."""
+    """Builder of the columns of an `AllocationEvents` table."""
 
     def __init__(self) -> None:
         self._columns = {
@@ -89,10 +89,9 @@ class BlockOutcome(Enum):
 
 
 def read(path: Path, *, max_size: int = DEFAULT_MAX_SIZE) -> Trace:
-    """Reads a chrome trace in Kineto's format, plain or gzipped, whole or truncated.
-
-    max_size: most bytes of JSON after decompression. Peak memory: 0.1 to 0.3 bytes per byte of JSON. Raises TraceError:
-    trace-unreadable, trace-empty, trace-not-a-trace, trace-too-large."""
+    """Trace from a file in Kineto's chrome format, plain or gzipped, whole or truncated. max_size: most bytes of JSON
+    after decompression. Peak memory: 0.1 to 0.3 bytes per byte of JSON. Raises TraceError: trace-unreadable,
+    trace-empty, trace-not-a-trace, trace-too-large."""
     with TraceSource(path, max_size) as source:
         reading = _Reading(path, source)
         reading.run()
@@ -100,7 +99,7 @@ def read(path: Path, *, max_size: int = DEFAULT_MAX_SIZE) -> Trace:
 
 
 def peek(path: Path, *, max_size: int = DEFAULT_MAX_SIZE) -> Trace:
-    """Reads only a file's first events: its header, and the processes that wrote it. Raises TraceError."""
+    """Trace of a file's first events alone: its header, and the processes that wrote it. Raises TraceError."""
     with TraceSource(path, max_size) as source:
         reading = _Reading(path, source)
         reading.start()
@@ -108,7 +107,7 @@ def peek(path: Path, *, max_size: int = DEFAULT_MAX_SIZE) -> Trace:
 
 
 class _Reading:
-    """One pass over one file. The first `filled` bytes of the buffer are unread text."""
+    """State of one pass over one file. The first `filled` bytes of the buffer are unread text."""
 
     def __init__(self, path: Path, source: TraceSource) -> None:
         self._path, self._source = path, source
@@ -302,9 +301,9 @@ LONGEST_JOIN = 16
 
 
 def salvage(text: bytes, *, exactly: bool) -> tuple[list[Event | Mark], int, int]:
-    """Reads comma-separated events one by one. `text` starts and ends with an event, brackets stripped.
-
-    Returns (kept events, number of damaged intervals, number of events without a usable time or name)."""
+    """Readable events of a damaged JSON list, parsed one by one. `text` starts and ends with an event, without the
+    list's brackets. Returns (kept events, number of damaged intervals, number of events without a usable time or
+    name)."""
     events: list[Event | Mark] = []
     damaged = refused = piece = 0
     boundaries = [match.start(1) for match in SEPARATOR.finditer(text)]

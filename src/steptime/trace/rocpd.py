@@ -57,7 +57,7 @@ def is_of_rocm(database: Database) -> bool:
 
 
 def processes_of(database: Database, path: Path) -> tuple[int, ...]:
-    """Numbers of the processes, in order. Raises TraceError (trace-empty)."""
+    """Numbers of the processes in a rocpd database, in order. Raises TraceError (trace-empty)."""
     found = range(len(_processes(database)))
     if not found:
         raise TraceError("trace-empty", f"{path} contains no event of any process.")
@@ -65,7 +65,7 @@ def processes_of(database: Database, path: Path) -> tuple[int, ...]:
 
 
 def read_process(database: Database, path: Path, process: int) -> Trace:
-    """Trace of one process, by its number in `processes_of`."""
+    """Trace of one process in a rocpd database. process: number of it, as `processes_of` returns it."""
     suffix, number = _processes(database)[process]
     events = EventColumns()
     if suffix is None:
@@ -214,7 +214,8 @@ class _Profile:
 def add_kernels(
     events: EventColumns, rows: Sequence[Row], names: Sequence[str], blocks: Sequence[int], **ids: Sequence[int]
 ) -> None:
-    """Adds kernels; HIP's own become copies and fills. ids: device, stream and correlation of each."""
+    """Adds kernels to the events; HIP's own kernels for copies and fills become copies and memsets. ids: device, stream
+    and correlation id of each."""
     for kind, text, start in KINDS_OF_KERNELS:
         chosen = [at for at, name in enumerate(names) if beginning(name, FILLING, COPYING) == start]
         mine = {name: [column[at] for at in chosen] for name, column in ids.items()}
@@ -226,7 +227,7 @@ def add_kernels(
 def add_copies(
     events: EventColumns, rows: Sequence[Row], ends: Sequence[tuple[Agent, Agent]], **columns: Sequence[int]
 ) -> None:
-    """Adds copies; ends: (source, target) of each. columns: their streams, bytes and correlations."""
+    """Adds copies to the events. ends: (source, target) of each copy. columns: streams, bytes and correlation ids."""
     names = [f"Memcpy {PLACES.get(source, '')}to{PLACES.get(target, '')}" for (source, _), (target, _) in ends]
     devices = [number if target == "GPU" else other for (_, other), (target, number) in ends]
     tracks = list(zip(devices, columns["stream"], strict=True))
@@ -234,7 +235,7 @@ def add_copies(
 
 
 def beginning(name: str, *known: str) -> str:
-    """Prefix of a name, out of the known ones; "" for none."""
+    """Known prefix of a name; "" if it has none."""
     return next((start for start in known if name.startswith(start)), "")
 
 

@@ -141,7 +141,7 @@ Timed = TypeVar("Timed", bound=_ToolRecord)
 
 
 def is_of_rocprof(path: Path) -> bool:
-    """True if a file starts like such a document."""
+    """True if a file starts like a JSON document of rocprofv3."""
     return FIRST_START.match(first_bytes(path, START)) is not None
 
 
@@ -155,7 +155,7 @@ def processes_in(path: Path, max_size: int) -> tuple[int, ...]:
 
 
 def read_rocprof(path: Path, process: int, *, max_size: int) -> Trace:
-    """Trace of one process, by its number in `processes_in`. Raises TraceError."""
+    """Trace of one process in a document of rocprofv3. process: number from `processes_in`. Raises TraceError."""
     return _ProcessColumns(_decoded(path, max_size, _Document).processes[process]).trace(path)
 
 

@@ -19,10 +19,9 @@ GZIP_WINDOW = 31
 
 
 class TraceSource:
-    """File that is read from front to back, and inflated if it starts as gzip does.
-
-    cut_short: True if the compressed data ends or breaks in the middle; what came before was delivered. size: bytes
-    delivered so far. Raises TraceError (trace-unreadable, trace-empty, trace-too-large)."""
+    """A trace's file as a stream of bytes, unpacked if it is gzipped. cut_short: True if the compressed data ends or
+    breaks in the middle; what came before was delivered. size: bytes delivered so far. Raises TraceError
+    (trace-unreadable, trace-empty, trace-too-large)."""
 
     def __init__(self, path: Path, max_size: int) -> None:
         self._path = path
@@ -55,7 +54,7 @@ class TraceSource:
         self._file.close()
 
     def fill(self, view: memoryview) -> int:
-        """Fills the view from its start and returns the number of bytes, less than its size only at the file's end."""
+        """Fills the view with the next bytes and returns their number, below its size only at the file's end."""
         filled = 0
         while filled < len(view):
             try:
@@ -116,7 +115,7 @@ def first_bytes(path: Path, count: int) -> bytes:
 
 
 def too_large(what_holds: str, limit: int) -> TraceError:
-    """Error for more than `limit` bytes of JSON."""
+    """Error for a trace of more than `limit` bytes of JSON."""
     unit, name = next((unit, name) for unit, name in UNITS if limit >= unit)
     return TraceError(
         "trace-too-large",

@@ -37,7 +37,7 @@ def is_database(path: Path) -> bool:
 
 
 class EventColumns:
-    """Builder of the columns of an `EventTable`, from rows whose first fields are start and end."""
+    """Builder of the columns of an `EventTable` from rows of a database, whose first fields are start and end."""
 
     def __init__(self) -> None:
         self._columns = column_builders()
@@ -52,7 +52,8 @@ class EventColumns:
         tracks: Sequence[tuple[int, int]],
         **ids: Sequence[int],
     ) -> None:
-        """Adds events. kind: of all or each. tracks: (process, thread) or (device, stream). ids: further columns."""
+        """Adds events. kind: `EventKind` of all events, or of each. tracks: (process, thread) or (device, stream) of
+        each. ids: further columns."""
         start, end = (np.array([row[at] for row in rows], np.int64) for at in (0, 1))
         values: dict[str, Array] = {
             "event_kind": np.broadcast_to(np.array(kind, np.uint8), start.shape),
@@ -77,7 +78,7 @@ class EventColumns:
         self.add(kinds, rows, names, tracks, sequence=[each if each < LATEST else ABSENT for each in numbers])
 
     def trace(self, path: Path, devices: Sequence[Device] = (), since: int = 0) -> Trace:
-        """Trace of all events. since: added to their times, ns."""
+        """Trace of all events that were added. since: ns to add to their times."""
         return Trace(
             path=path, size=path.stat().st_size, events=table_of(self._columns, since), symbols=tuple(self._names),
             tracks=tuple(Track(*key) for key in self._tracks), shapes=(), dtypes=(), inputs=(), devices=tuple(devices),
@@ -87,7 +88,7 @@ class EventColumns:
 
 @contextmanager
 def opened(path: Path, max_size: int | None = None) -> Iterator[Database]:
-    """Read-only database connection. Raises TraceError: trace-unreadable, trace-too-large beyond max_size bytes."""
+    """Yields a read-only connection. Raises TraceError: trace-unreadable, trace-too-large beyond max_size bytes."""
     if max_size is not None and path.stat().st_size > max_size:
         raise too_large(f"{path} has", max_size)
     try:
@@ -100,7 +101,7 @@ def opened(path: Path, max_size: int | None = None) -> Iterator[Database]:
 
 
 def tables_of(database: Database) -> tuple[str, ...]:
-    """Names of the tables, in order, without views, which may run anything."""
+    """Names of the database's tables, in order. Views are left out, because reading one may run anything."""
     return tuple(row[0] for row in database.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY 1"))
 
 
@@ -111,7 +112,8 @@ def columns_of(database: Database, table: str) -> set[str]:
 
 
 def timed_rows(database: Database, table: str, *columns: str, text: str = "") -> list[Row]:
-    """Rows with valid times, by start: (start, end, integers, ABSENT for none). text: name of a last text column."""
+    """Rows of a table with valid times, by start: (start, end, integers, ABSENT for none). text: name of a text column
+    that each row ends with."""
     known = columns_of(database, table)
     if not {"start", "end"} <= known:
         return []
@@ -123,14 +125,14 @@ def timed_rows(database: Database, table: str, *columns: str, text: str = "") ->
 
 
 def rows_of(database: Database, table: str, *columns: str) -> list[Row]:
-    """Rows of some columns, unconverted; empty if a column or the table is missing."""
+    """Rows of some columns of a table, unconverted; empty if the table or a column is missing."""
     if not set(columns) <= columns_of(database, table):
         return []
     return database.execute(f"SELECT {', '.join(map(_quoted, columns))} FROM {_quoted(table)}").fetchall()
 
 
 def texts_of(database: Database, table: str, text: str) -> dict[Any, str]:
-    """Texts of a column by row id."""
+    """Texts of a table's column, by row id."""
     return {row[0]: row[1] for row in rows_of(database, table, "id", text) if isinstance(row[1], str)}
 
 

@@ -27,7 +27,7 @@ SPARSE = "sparse "
 
 
 class EventKind(IntEnum):
-    """Kind of an event, whatever its category is called in the file's version."""
+    """Kind of an event, independent of the name that the file's version has for its category."""
 
     OTHER = 0
     OPERATOR = 1
@@ -55,7 +55,7 @@ HOST_CATEGORIES = (EventKind.OPERATOR, EventKind.ANNOTATION, EventKind.RUNTIME, 
 
 @dataclass(frozen=True, slots=True)
 class Track:
-    """A row of the trace as the file names it: a process (or device) and a thread (or stream)."""
+    """A thread of a process, or a stream of a device, as the file names them."""
 
     process: int | str | None
     thread: int | str | None
@@ -63,12 +63,10 @@ class Track:
 
 @dataclass(frozen=True, slots=True)
 class EventTable:
-    """Columns of the complete ("X") events in file order; all arrays have one length and are read-only.
-
-    name, shapes, dtypes, inputs, details: indices into `Trace.symbols`, `Trace.shapes`… (ABSENT for none). track: index
-    into `Trace.tracks`. start: ns, absolute if the file has its origin. duration: ns, never negative. bytes: of a copy
-    or a memset. blocks: of a kernel's grid (some calls of HIP record its threads instead, which are more).
-
+    """Columns of the complete ("X") events in file order; all arrays have one length and are read-only. name, shapes,
+    dtypes, inputs, details: indices into `Trace.symbols`, `Trace.shapes`… (ABSENT for none). track: index into
+    `Trace.tracks`. start: ns, absolute if the file has its origin. duration: ns, never negative. bytes: size of a copy
+    or a memset. blocks: number of blocks in a kernel's grid (some calls of HIP record threads instead, which are more).
     All columns but start are as narrow as their values allow, 8 to 64 bits, and a duration has at least 32: widen them
     before arithmetic. A column without values is one broadcast ABSENT; sparse ones are `Few`."""
 
@@ -94,7 +92,7 @@ class EventTable:
 
     @property
     def end(self) -> Int64:
-        """End of all events, ns. Recomputed on each access, because a column would take 8 bytes per event."""
+        """End of each event, ns. Computed on each access, because a column would take 8 bytes per event."""
         return self.start + self.duration
 
     def are(self, *kinds: EventKind) -> Bool:
@@ -104,7 +102,7 @@ class EventTable:
         return found
 
     def ends(self, rows: Rows | Row) -> Int64:
-        """End of some events, ns. rows: their numbers, a mask or a slice."""
+        """End of each of some events, ns. rows: numbers of these events, a mask or a slice."""
         found: Int64 = self.start[rows] + self.duration[rows]
         return found
 
@@ -128,11 +126,10 @@ UNSAID = -1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AllocationEvents:
-    """Memory events in file order. time: ns in the file's own terms (add the trace's base_ns). thread: as in the file.
-    bytes: negative for a free. address: UNSAID in traces before torch 1.12. allocated, reserved: totals of the device
-    right after; on a CPU only since the recording began. device_type: 0 for a CPU.
-
-    A column has 32 bits if all its values fit, else 64: widen it before arithmetic."""
+    """Allocations and frees in file order. time: ns on the file's clock (add the trace's base_ns). thread: as in the
+    file. bytes: negative for a free. address: UNSAID in traces before torch 1.12. allocated, reserved: total bytes on
+    the device right after the event (on a CPU, since the recording's start). device_type: 0 for a CPU. A column has 32
+    bits if all its values fit, else 64: widen it before arithmetic."""
 
     time: Ids
     process: Ids
@@ -162,9 +159,9 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Losses of a damaged trace. truncated: the file ends before its list of events does. damaged: intervals that are
-    no JSON (each costs an event or two). refused: events without a usable time or name. negative: durations below zero,
-    read as 0."""
+    """Losses of a damaged trace. truncated: the file ends before its list of events does. damaged: number of passages
+    that are no JSON (each costs an event or two). refused: number of events without a usable time or name. negative:
+    number of durations below zero, read as 0."""
 
     truncated: bool = False
     damaged: int = 0
@@ -173,7 +170,7 @@ class Damage:
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """Sentence for the user with all counts, in a tuple that is empty without damage."""
+        """Text for the user with all counts, as a tuple of one sentence; an empty tuple without damage."""
         counted = (
             (self.damaged, "part", "parts", "could not be understood"),
             (self.refused, "event", "events", "had no usable time or name"),
@@ -192,13 +189,13 @@ class Referable:
 
 @dataclass(frozen=True, slots=True)
 class Trace(Referable):
-    """Trace of a process, of any supported profiler. size: bytes of JSON, or of the database, that were read.
-
-    symbols: names of events. shapes, dtypes, inputs: raw JSON of "Input Dims", "Input type" and "Concrete Inputs".
-    details: further arguments of collectives and compiled kernels, JSON objects. allocations: only of a single file.
-    base_ns: added to the file's times (baseTimeNanoseconds). rank, world_size: None if unknown. windows: starts and
-    ends of the joined recordings, ns, in time order; empty for one file. parts: their files with the number of events
-    of each, likewise. launched: None until computed; then the events have lost correlation and external."""
+    """Trace of one process, whichever supported profiler wrote it. size: bytes of JSON, or of the database, that were
+    read. symbols: names of events. shapes, dtypes, inputs: raw JSON of "Input Dims", "Input type" and "Concrete
+    Inputs". details: further arguments of collectives and compiled kernels, JSON objects. allocations: only of a single
+    file. base_ns: added to the file's times (baseTimeNanoseconds). rank, world_size: None if unknown. windows: starts
+    and ends of the joined recordings, ns, in time order; empty for one file. parts: (file, number of events) of the
+    joined recordings, in the same order. launched: None until computed; from then on the events have no correlation and
+    external ids."""
 
     path: Path
     size: int
@@ -269,7 +266,7 @@ Details = dict[str, Any]
 
 
 def details_of(trace: Trace, rows: Int64 | Int32) -> tuple[Details, ...]:
-    """Details of some events, by Kineto's names; {} for an event without any."""
+    """Details of some events, by Kineto's names for them; {} for an event without details."""
     known = (*_decoded(trace), Details())  # ABSENT is the last
     return tuple(known[max(number, -1)] for number in trace.events.details[rows].tolist())
 

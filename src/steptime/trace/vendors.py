@@ -307,41 +307,41 @@ def of_symbols(trace: Trace, test: Callable[[str], object]) -> Bool:
 
 
 def is_free(name: str) -> bool:
-    """True for an operator that does no work of its own, whatever its namespace. A collective has its own category."""
+    """True for an operator, by its name, that does no work of its own. A collective has its own category."""
     passing = GUARDS.match(name) or COLLECTIVE.match(name)
     return name.rsplit("::", 1)[-1] in FREE_OPERATORS or passing is not None
 
 
 def is_preparing(name: str) -> bool:
-    """True for an operator that gives a tensor its first values."""
+    """True for an operator that gives a tensor its first values, by its name."""
     return name.rsplit("::", 1)[-1] in PREPARING
 
 
 def is_recurrent(name: str) -> bool:
-    """True for an operator of torch that loops over time steps itself, which torch.compile leaves unchanged."""
+    """True for an operator of torch, by its name, that loops over time steps, unchanged by torch.compile."""
     return name.rsplit("::", 1)[-1] in RECURRENT_OPERATORS
 
 
 def is_wrapper(name: str) -> bool:
-    """True for an operator whose work is done by the one inside it."""
+    """True for an operator, by its name, whose work is done by the operator inside it."""
     return name.rsplit("::", 1)[-1] in WRAPPERS
 
 
 def communicates(name: str) -> bool:
-    """True for a kernel that moves data between devices, by its name."""
+    """True for a kernel, by its name, that moves data between devices."""
     return COMMUNICATION_KERNEL.search(name) is not None and GENERATED.match(name) is None
 
 
 def collective_name(name: str) -> str:
-    """torch.distributed's name of a collective, from any of its other names."""
+    """torch.distributed's name for a collective that is given by any of its names."""
     return next((kind for kind, pattern in COLLECTIVE_KINDS.items() if pattern.search(name)), name)
 
 
 def is_engine(name: str) -> bool:
-    """True for autograd's own frames, which compute nothing themselves."""
+    """True for autograd's own frames, by their name; they compute nothing themselves."""
     return ENGINE.match(name) is not None and not is_compiled(name)
 
 
 def is_compiled(name: str) -> bool:
-    """True for code that torch.compile generated."""
+    """True for code that torch.compile generated, by its name."""
     return COMPILED.search(name) is not None

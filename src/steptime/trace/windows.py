@@ -32,9 +32,8 @@ DICTIONARIES = {"name": "symbols", "track": "tracks", "shapes": "shapes", "dtype
 
 
 def read_rank(found: RankFiles, *, max_size: int = DEFAULT_MAX_SIZE, cache: bool = True) -> Trace:
-    """Trace of all files of a rank. max_size: bytes of JSON of all files. cache: whether to use the cache.
-
-    Raises TraceError as `read` does, and mixed-traces if the files cannot be of one process."""
+    """One trace from all files of a rank. max_size: most bytes of JSON in all files together. cache: True to use the
+    cache. Raises TraceError as `read` does, and mixed-traces if the files cannot be of one process."""
     if found.process is not None:
         trace = read_database(found.files[0], found.process, max_size=max_size)
     elif len(found.files) == 1:
@@ -58,7 +57,7 @@ def _parts(files: Sequence[Path], max_size: int, *, cache: bool) -> Iterator[Tra
 
 
 def join(traces: Iterable[Trace]) -> Trace:
-    """Joins traces of one process, given in order of time. Raises TraceError (mixed-traces)."""
+    """One trace from several of one process, given in order of time. Raises TraceError (mixed-traces)."""
     joined = _Joined()
     for trace in traces:
         joined.add(trace)

@@ -35,7 +35,7 @@ LARGEST = 1 << 50
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A tensor argument. item: bytes per element."""
+    """A tensor argument of an operator. item: bytes per element."""
 
     shape: tuple[int, ...]
     type: str
@@ -51,14 +51,14 @@ class Tensor:
 
     @property
     def dtype(self) -> str:
-        """dtype as in `Machine.matrix`; the C++ type if that has none, "" for the tensors of a list."""
+        """Name of the tensor's dtype as in `Machine.matrix`, else its C++ type; "" for tensors of a list."""
         return "" if self.type == LIST else FORMATS.get(self.type, self.type)
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Arguments by position. tensors: lists of tensors, empty for other arguments. texts: printed values, "" if not
-    recorded. in_place: the operator's name ends with "_"."""
+    """Arguments of an operator's call, by position. tensors: tensors of each argument, empty for an argument without.
+    texts: printed value of each argument, "" if not recorded. in_place: True if the operator's name ends with "_"."""
 
     tensors: tuple[tuple[Tensor, ...], ...]
     texts: tuple[str, ...]
@@ -84,26 +84,26 @@ class Call:
         return tuple(int(each) for each in (found if isinstance(found, list) else [found]))
 
     def number(self, position: int) -> int:
-        """Integer or truth value at a position."""
+        """Integer or truth value that is printed at a position."""
         return int(json.loads(self.text(position).lower()))
 
     def size(self, *positions: int) -> int:
-        """Bytes of the tensors at some positions; 0 where there is none."""
+        """Bytes of the tensors at some positions together; positions without a tensor count as 0."""
         return sum(tensor.bytes for each in positions if each < len(self.tensors) for tensor in self.tensors[each])
 
     @property
     def all_tensors(self) -> tuple[Tensor, ...]:
-        """All tensors, including those in lists."""
+        """All tensors of the call, including those in lists."""
         return tuple(tensor for listed in self.tensors for tensor in listed)
 
     @property
     def read(self) -> int:
-        """Bytes of all tensors."""
+        """Bytes of all tensors of the call."""
         return sum(tensor.bytes for tensor in self.all_tensors)
 
     @property
     def largest(self) -> Tensor:
-        """Tensor with most bytes. Raises ValueError if there is none."""
+        """Tensor of the call with most bytes. Raises ValueError if there is none."""
         return max(self.all_tensors, key=lambda tensor: tensor.bytes)
 
 
@@ -138,10 +138,9 @@ def _sides(shape: list[object]) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class OpCost:
-    """Cost of one call. flops: None if the arithmetic is unknown (a Triton template). operations: one for each element
-    that a pointwise operator writes, which no peak bounds.
-
-    dtype: of the matmul, as in `Machine.matrix_rate`. dimensions: sides of a matmul by name ("m", "n", "k"; for a
+    """Cost of one call. flops: None if the arithmetic is unknown (a Triton template). bytes: read and written.
+    operations: number of elements that a pointwise operator writes, each one operation that no peak bounds. dtype:
+    dtype of the matmul, as in `Machine.matrix_rate`. dimensions: sides of a matmul by name ("m", "n", "k"; for a
     convolution "channels in" and "channels out" of one group)."""
 
     flops: float | None
@@ -155,11 +154,11 @@ Model = Callable[[Call], OpCost]
 
 
 def item_of(call: Call, position: int, usual: int) -> int:
-    """Bytes per element of the dtype given as an argument; `usual` if it was not recorded."""
+    """Bytes per element of the dtype that a call has as an argument at a position; `usual` if it was not recorded."""
     known = position < len(call.texts) and call.texts[position].isdigit()
     return ELEMENT_BYTES[SCALAR_TYPES[int(call.texts[position])]] if known else usual
 
 
 def named(model: Model, names: str) -> dict[str, Model]:
-    """One model for several operators, whose names are in one text."""
+    """Dictionary that gives one cost model to several operators, whose names are in one text."""
     return dict.fromkeys(names.split(), model)

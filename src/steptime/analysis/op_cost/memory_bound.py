@@ -179,7 +179,7 @@ MOVEMENT: dict[str, Model] = {
 
 
 def foreach(name: str) -> Model | None:
-    """Model of a _foreach_ operator, by its name without namespace; None for any other operator."""
+    """Cost model of a _foreach_ operator, by its name without namespace; None for any other operator."""
     if not name.startswith("_foreach_"):
         return None
     if name.rstrip("_") == "_foreach_zero":

@@ -32,8 +32,8 @@ UNMODELLED: Final = "unmodelled"
 
 
 def time_at_peaks(work: OpCost | None, machine: Machine | None) -> tuple[float, float] | None:
-    """(ns of the arithmetic at the matmul peak, ns of the bytes at the copy peak). None without a model or a needed
-    peak."""
+    """(ns of the arithmetic at the matmul peak, ns of the bytes at the copy peak) for one call's work; None without a
+    cost model or a needed peak."""
     if work is None or work.flops is None or machine is None or machine.copy is None:
         return None
     rate = machine.matrix_rate(work.dtype) if work.flops else None
@@ -44,14 +44,14 @@ def time_at_peaks(work: OpCost | None, machine: Machine | None) -> tuple[float, 
 
 
 def bound_of(work: OpCost | None, machine: Machine | None) -> Bound:
-    """Bound of a call: the slower of arithmetic and movement, or latency if both take less time than dispatching."""
+    """Bound of a call: the slower of arithmetic and memory, or latency if both take less time than dispatching."""
     overhead = (machine.launch or machine.dispatch) if machine is not None else None
     return bound_of_times(time_at_peaks(work, machine), overhead)
 
 
 def bound_of_times(times: tuple[float, float] | None, overhead: Estimate | None) -> Bound:
-    """Bound of a call. times: ns of arithmetic and of movement at the peaks; overhead: of dispatching; None if
-    unknown."""
+    """Bound of a call from its times. times: (ns of arithmetic, ns of movement) at the peaks, overhead: ns of
+    dispatching; None if unknown."""
     if times is None:
         return UNMODELLED
     if max(times) < overhead.value if overhead is not None else max(times) <= 0:
@@ -81,9 +81,9 @@ VALUED = frozenset().union(
 
 
 def work_of(name: str, shapes: str, types: str, inputs: str, *, list_item: int = 4) -> OpCost | None:
-    """Cost of one call, None without a model or without the arguments that it needs. shapes, types, inputs: raw JSON of
-    "Input Dims", "Input type" and "Concrete Inputs" ("" for none). list_item: bytes per element in tensor lists, which
-    a trace does not contain."""
+    """Cost of one call; None if there is no model of the operator, or if arguments that the model needs are missing.
+    shapes, types, inputs: raw JSON of "Input Dims", "Input type" and "Concrete Inputs" ("" for none). list_item: bytes
+    per element in tensor lists, which a trace does not contain."""
     model = _model(name)
     if model is None or not shapes:
         return None
@@ -135,20 +135,20 @@ ITEM = 4
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Modelled:
-    """Costs of calls: `works[kind[i]]` is the cost of call i."""
+    """Costs of several calls, equal ones stored once: `works[kind[i]]` is the cost of call i."""
 
     works: tuple[OpCost | None, ...]
     kind: Int64
 
     @property
     def flops(self) -> Float64:
-        """FLOPs of each call; nan without a model."""
+        """FLOPs of each call; nan for a call without a model."""
         known = (work.flops if work is not None else None for work in self.works)
         return np.array([np.nan if flops is None else flops for flops in known], np.float64)[self.kind]
 
     @property
     def bytes(self) -> Float64:
-        """Bytes of each call; nan without a model."""
+        """Bytes of each call; nan for a call without a model."""
         known = [np.nan if work is None else work.bytes for work in self.works]
         return np.array(known, np.float64)[self.kind]
 

@@ -19,8 +19,8 @@ from steptime.analysis.op_cost.call import Call, Model, OpCost, Tensor, item_of,
 
 
 def product(first: Tensor, second: Tensor, read: int, *, result: int | None = None) -> OpCost:
-    """Cost of […, m, k] @ […, k, n] with equal leading dimensions. read: bytes of all inputs; result: bytes per element
-    of the product, by default the first factor's. Raises ValueError for shapes that do not fit."""
+    """Cost of the matmul […, m, k] @ […, k, n] with equal leading dimensions. read: bytes of all inputs; result: bytes
+    per element of the product, by default the first factor's. Raises ValueError for shapes that do not fit."""
     *batch, rows, inner = first.shape
     columns = second.shape[-1]
     if second.shape[-2] != inner:
@@ -130,9 +130,9 @@ FORWARD, BACKWARD = 2, 5
 
 @dataclass(frozen=True, slots=True)
 class ArgumentPositions:
-    """Positions of an operator's arguments. causal: of the flag, or of the mask's number (0 for none). bias: of what is
-    added to the scores. packed: of the cumulative lengths. length: dimension of the sequence. window: of how far back a
-    query sees (-1: to the first key). last: True if a causal mask is aligned with the last keys."""
+    """Positions of an attention operator's arguments. causal: flag or number that makes the mask causal (0 for none).
+    bias: tensor added to the scores. packed: cumulative lengths. window: how far back a query sees (-1: to the first
+    key). length: dimension of the sequence. last: True if a causal mask is aligned with the last keys."""
 
     causal: int
     bias: int | None = None

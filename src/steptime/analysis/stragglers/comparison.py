@@ -17,9 +17,9 @@ from steptime.quantities import Estimate, SourceLine
 
 @dataclass(frozen=True, slots=True)
 class RankRow:
-    """One rank. categories: ns per step, in the order of `RankComparison.categories`. waiting: time in collectives
-    before the last rank arrived, ns per step; last: fraction of all waiting that was for this rank. host: "" if
-    unknown."""
+    """One rank among those compared. steps: number of its steps; step: their mean, ns. categories: ns per step, in the
+    order of `RankComparison.categories`. waiting: time in collectives before the last rank arrived, ns per step; last:
+    fraction of all ranks' waiting that was for this rank. host: "" if unknown."""
 
     rank: int
     name: str
@@ -33,14 +33,12 @@ class RankRow:
 
 @dataclass(frozen=True, slots=True)
 class CollectiveRow:
-    """Collectives of one kind in one process group over all compared ranks. ranks: number of these; size: of the group,
-    0 if unknown.
-
-    calls: per step of a rank. bytes: median of one call, None if unknown. transfer: time after the last rank arrived;
-    waiting: time before; exposed: part of both in which nothing else ran; all ns per step and rank.
-    algorithm_bandwidth, bus_bandwidth: of the median call after the last arrival, B/s, the second as NCCL-tests defines
-    it; link_share: fraction of the measured link, None if unknown. late: rank that was waited for most;
-    straggler_share: its fraction of the waiting."""
+    """Collectives of one kind in one process group over all compared ranks. ranks: number of compared ranks; size:
+    number of ranks in the group, 0 if unknown. calls: number per step of a rank. bytes: median of a call, None if
+    unknown. transfer: time after the last rank arrived; waiting: time before that; exposed: part of both in which
+    nothing else ran; all ns per step and rank. algorithm_bandwidth, bus_bandwidth: rates of the median call after the
+    last arrival, B/s, the second as NCCL-tests defines it; link_share: fraction of the measured link, None if unknown.
+    late: rank that was waited for most; straggler_share: its fraction of the waiting."""
 
     name: str
     group: str
@@ -60,8 +58,8 @@ class CollectiveRow:
 
 @dataclass(frozen=True, slots=True)
 class HostClock:
-    """Clock of a host relative to the first host's. offset: ns to add; uncertainty: half of a 95 % interval, ns;
-    samples: number of collective ends that they are from."""
+    """Clock of a host relative to the first host's. offset: ns to add; uncertainty: half of its 95 % interval, ns;
+    samples: number of collective ends that it is from."""
 
     host: str
     offset: int
@@ -71,14 +69,15 @@ class HostClock:
 
 @dataclass(frozen=True, slots=True)
 class Straggler:
-    """Rank or node that the others wait for. ranks: one, or all of a slow node; host: "" if unknown.
+    """Rank or node that the others wait for. ranks: one rank, or all ranks of a slow node; host: "" if unknown.
 
-    waiting: mean waiting of the others, ns per step; share: fraction of all waiting that is for it. category: where its
-    excess over the others' median is largest, "" if none explains the waiting; excess: that excess, ns per step;
-    excesses: of all categories that have one. arithmetic: its FLOPs divided by the others' median, None if unknown.
-    gain: reduction of the job's step if it were at the others' median, by replay. since: number of the first step from
-    which on it is late (0: from the start), None without a series; steadiness: fraction of the steps since then in
-    which it is late. source: line behind the excess. Raises ValueError without a rank."""
+    waiting: mean time that the others wait, ns per step; share: fraction of all waiting that is for the straggler.
+    category: category in which its excess over the others' median is largest, "" if none explains the waiting; excess:
+    that excess, ns per step; excesses: excess of each category that has one. arithmetic: its FLOPs divided by the
+    others' median, None if unknown. gain: reduction of the job's step if it were at the others' median, by replay.
+    since: number of the first step from which on it is late (0: from the start), None without a series; steadiness:
+    fraction of the steps since then in which it is late. source: line behind the excess. Raises ValueError without a
+    rank."""
 
     ranks: tuple[int, ...]
     host: str
@@ -105,10 +104,9 @@ class Straggler:
 
 @dataclass(frozen=True, slots=True)
 class StragglerSeries:
-    """Delay of each rank over time. steps: number of the first step of each column; width: steps per column.
-
-    ranks: of the rows, the most delayed first, at most a few dozen. late: ns per step behind the first rank, a row per
-    rank."""
+    """Delay of each rank over time. steps: number of the first step in each column; width: steps per column. ranks:
+    rank of each row, the most delayed first, at most a few dozen. late: ns per step behind the first rank, by row and
+    column."""
 
     width: int
     steps: tuple[int, ...]
@@ -118,9 +116,9 @@ class StragglerSeries:
 
 @dataclass(frozen=True, slots=True)
 class RankComparison:
-    """All compared ranks. categories: names of the heat map's columns; rows: by rank; collectives: the longest first.
-    late: the straggler. clocks: of further hosts. notes: sentences on what could not be compared. world: ranks of the
-    job, if known."""
+    """Comparison of the ranks of a job. categories: names of the heat map's columns; rows: one row per rank;
+    collectives: the longest first. late: the straggler, None if no rank is late. clocks: clocks of further hosts.
+    notes: sentences on what could not be compared. world: number of ranks in the job, None if unknown."""
 
     categories: tuple[str, ...]
     rows: tuple[RankRow, ...]
@@ -138,7 +136,7 @@ class RankComparison:
 
 
 def missing_ranks(worlds: Sequence[int | None]) -> tuple[str, ...]:
-    """Caveat if only some ranks of a larger job are known. worlds: size of the job according to each rank."""
+    """Caveat if only some ranks of a larger job are known. worlds: size of the job by each rank, None if unknown."""
     world = max((each or 0 for each in worlds), default=0)
     if len(worlds) < 2 or world <= len(worlds):
         return ()

@@ -44,7 +44,7 @@ AHEAD = 4
 
 @dataclass(frozen=True, slots=True)
 class Reduced:
-    """Summary of a rank, returned by a worker. summary: None if it could not be read or has no step. reported:
+    """Summary of a rank, returned by a worker. summary: None if the rank could not be read or has no step. reported:
     sentences on the rank."""
 
     number: int
@@ -54,7 +54,8 @@ class Reduced:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Files of one rank. number: position among all; used as the rank if the files do not say one."""
+    """Files of one rank, for a worker to summarise. number: position among all, used as the rank if the files have
+    none."""
 
     number: int
     files: RankFiles
@@ -63,7 +64,7 @@ class Task:
 
 
 def reduce_rank(task: Task) -> Reduced:
-    """Reads and summarises one rank. An unreadable rank becomes a sentence, and the others are compared without it."""
+    """Summary of one rank, read from its files. For an unreadable rank, a sentence instead."""
     try:
         trace = read_rank(task.files, max_size=task.max_size, cache=task.cache)
     except TraceError as error:
@@ -154,7 +155,7 @@ LEAST_STEPS = 3
 
 @dataclass(frozen=True, slots=True)
 class ProcessTask:
-    """Folder of one process. machine: peaks measured next to the recording, if any."""
+    """Folder of one process, for a worker to summarise. machine: peaks measured next to the recording, if any."""
 
     folder: Path
     manifest: Manifest
@@ -163,7 +164,7 @@ class ProcessTask:
 
 @dataclass(frozen=True, slots=True)
 class ReducedProcess:
-    """Summary of a process, returned by a worker. steps: number that it took; steady: number of steady ones. trains:
+    """Summary of a process, returned by a worker. steps: number of its steps; steady: number of steady ones. trains:
     False if it only infers. summary: None without a rank or with too few steps. reported: sentences on the process."""
 
     folder: Path
@@ -176,7 +177,7 @@ class ReducedProcess:
 
 
 def reduce_process(task: ProcessTask) -> ReducedProcess:
-    """Reads and summarises one process. Damage becomes a sentence."""
+    """Summary of one process, read from its folder. Damage becomes a sentence."""
     process, problems = load_process(task.folder, task.manifest)
     layout = lay_out_whole(process)
     steps = layout.timeline.steps
@@ -216,7 +217,7 @@ def hosts(found: Iterable[ReducedProcess | Process]) -> Counter[str]:
 
 
 def machine_of(recording: Recording) -> Machine | None:
-    """Peaks measured next to the recording, else the datasheet's, else None."""
+    """Peaks of a recording's machine: measured, else from the datasheet; None if there are neither."""
     name = recording.processes[0].facts.device_name if recording.processes else ""
     return load_as(Machine, recording.path / FILE_NAME) or look_up(name)
 

@@ -24,9 +24,9 @@ from steptime.quantities import median_of
 @dataclass(frozen=True, slots=True, eq=False)
 class Shared:
     """Collectives of one kind and group over the ranks that have them all. ranks: indices of the summaries, (m,).
-
-    start, duration: (m, k), ns, each on its rank's own clock; bytes: (k,), -1 if unknown; step: (k,). calls: number of
-    all calls, of which k were kept. exposed: of all calls, (m,), ns."""
+    start, duration: (m, k), ns, each on its rank's own clock; bytes: bytes of each call, (k,), -1 if unknown; step:
+    index of its step, (k,). calls: number of all calls, of which k were kept. exposed: time in all calls with nothing
+    but communication, (m,), ns."""
 
     name: str
     group: str
@@ -56,8 +56,8 @@ class Shared:
 
 
 def on_common_steps(summaries: Sequence[RankSummary]) -> tuple[list[RankSummary], tuple[str, ...]]:
-    """Summaries with only the collectives of steps that all ranks profiled, if their recordings number the steps; a
-    rank that was ready too late profiled others. Also a sentence if some steps were left out."""
+    """(summaries with only the collectives of steps that all ranks profiled, a sentence if steps were left out). This
+    applies if the recordings number the steps: a rank that was ready too late profiled other steps."""
     known = [set(summary.numbers) for summary in summaries if summary.exchanges and summary.numbers]
     if len(known) < 2 or all(each == known[0] for each in known):
         return list(summaries), ()
@@ -85,7 +85,7 @@ def _of_steps(exchange: Exchange, numbers: Int64, common: Int64) -> Exchange:
 
 
 def match(summaries: Sequence[RankSummary]) -> tuple[tuple[Shared, ...], tuple[str, ...]]:
-    """Collectives that at least two ranks called equally often, and a sentence on those left out."""
+    """(collectives that at least two ranks called equally often, a sentence if others were left out)."""
     found: dict[tuple[str, str, int, str], list[tuple[int, Exchange]]] = {}
     for index, summary in enumerate(summaries):
         for exchange in summary.exchanges:
@@ -127,9 +127,8 @@ MOST_ENDS = 2000
 
 
 def clocks(summaries: Sequence[RankSummary], shared: Sequence[Shared]) -> tuple[HostClock, ...]:
-    """Offsets of further hosts' clocks against the first host's; one per host. Empty if no host is named.
-
-    The uncertainty is half of the median's interval. It cannot reveal a link that always ends later."""
+    """Offsets of further hosts' clocks against the first host's; one per host. Empty if no host is named. The
+    uncertainty is half of the interval of the offsets' median. It cannot reveal a link that always ends later."""
     hosts = list(dict.fromkeys(summary.host for summary in summaries))
     if len(hosts) < 2 or not all(hosts):
         return ()
@@ -155,9 +154,9 @@ NONE = -1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Chain:
-    """All collectives in one order that fits all ranks. members: ranks of each, (m,); start, end: (m,), ns, on each
-    rank's own clock since its origin. before: number of the last collective that ended on the rank before this one
-    started, (m,), -1 for none. step: of each collective."""
+    """All collectives in one order that fits all ranks. For each collective: members: its ranks, (m,); start, end:
+    (m,), ns, on each rank's own clock since its origin. before: number of the last collective that ended on the rank
+    before this one started, (m,), -1 for none. step: index of its step."""
 
     members: tuple[Int64, ...]
     start: tuple[Int64, ...]
@@ -203,10 +202,9 @@ def _before(members: Sequence[Int64], start: Sequence[Int64], end: Sequence[Int6
 
 
 def blamed(found: Chain) -> tuple[Int64, Int64, Bool]:
-    """(index of the rank that each collective waited for, its longest wait in ns, whether that rank was late anew).
-
-    A rank that is last because it waited elsewhere is not to blame: the blame goes to the rank that it waited for, and
-    both delays are one."""
+    """(index of the rank that each collective waited for, its longest wait in ns, whether that rank was late anew). A
+    rank that is last because it waited elsewhere is not to blame: the rank that it waited for is, and both delays count
+    as one."""
     culprit = np.zeros(len(found.members), np.int64)
     anew = np.ones(len(found.members), np.bool_)
     longest = np.zeros(len(found.members), np.int64)
@@ -225,7 +223,7 @@ def blamed(found: Chain) -> tuple[Int64, Int64, Bool]:
 
 
 def saved_without(found: Chain, late: Int64) -> Int64:
-    """Time that each step would be shorter with the stragglers at the others' median, (steps,), ns."""
+    """Savings in each step, (steps,), ns, if the stragglers `late` were at the others' median."""
     unchanged, changed = _ends(found, np.zeros(0, np.int64)), _ends(found, late)
     steps = unique(found.step)
     last = [np.flatnonzero(found.step == step)[-1] for step in steps.tolist()]

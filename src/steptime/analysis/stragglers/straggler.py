@@ -55,8 +55,8 @@ def aligned(summaries: Sequence[RankSummary]) -> tuple[int, Int64, Int64] | None
 
 
 def straggler_series(summaries: Sequence[RankSummary]) -> tuple[StragglerSeries, Waiting | None] | None:
-    """(delay of each rank behind the first one in each column, waiting by these delays or None if no column is
-    complete); None if some rank has no series."""
+    """(delay of each rank behind the first one in each column, waiting that these delays cause or None if no column is
+    complete); None if a rank has no series."""
     found = aligned(summaries)
     if found is None:
         return None
@@ -106,9 +106,9 @@ WINDOW = 5
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Waiting:
-    """Waiting by rank. waiting: for others, ns per step; last: fraction of all waiting that is for the rank; times:
-    collectives (or steps) in which others waited for it. trials: collectives (or steps) of all ranks. by_step: (ranks,
-    steps), ns."""
+    """Waiting of the ranks for each other, by rank. waiting: time that the rank waits, ns per step; last: fraction of
+    all waiting that is for the rank; times: number of collectives (or steps) in which others waited for it. trials:
+    number of collectives (or steps). by_step: waiting of each rank in each step, (ranks, steps), ns."""
 
     waiting: Float64
     last: Float64
@@ -124,8 +124,8 @@ def find_stragglers(
     series: StragglerSeries | None,
     by_series: Waiting | None = None,
 ) -> Straggler | None:
-    """The straggler or the late node; None if no rank is late. by_series: waiting from the series of steps, if there is
-    one, which covers more steps."""
+    """The slow rank or node that the others wait for; None if no rank is late. by_series: waiting by the series of
+    steps, which covers more steps, if there is one."""
     late = _node(summaries, waiting)
     late = late if late is not None else _one(waiting, len(summaries))
     if late is None:
@@ -304,8 +304,8 @@ def _gain(ahead: Float64 | None, links: Chain, late: Int64, waited: float) -> Es
 
 def with_link(ranks: RankComparison | None, machine: Machine | None) -> RankComparison | None:
     """The comparison with each collective's fraction of the measured link. Unchanged if no link was measured, if other
-    programs disturbed that, or if the ranks are on several hosts with another link between them. The fastest collective
-    is a lower bound of the link's rate."""
+    programs disturbed that measurement, or if the ranks are on several hosts with another link between them. The
+    fastest collective is a lower bound of the link's rate."""
     link = machine.link if machine is not None else None
     if ranks is None or link is None or link.under_load or len({row.host for row in ranks.rows}) != 1:
         return ranks
@@ -439,7 +439,7 @@ def _last_of(summaries: Sequence[RankSummary], members: Sequence[Shared]) -> tup
 
 
 def informative(comparison: RankComparison) -> tuple[int, ...]:
-    """Ranks of a large job that deserve a look: the straggler, the first, the slowest and a usual one."""
+    """Ranks of a large job that represent it: the straggler, the first, the slowest and a usual one."""
     rows = comparison.rows
     late = comparison.late.ranks[:1] if comparison.late is not None else ()
     by_step = sorted(rows, key=lambda row: row.step)

@@ -40,11 +40,9 @@ MOST_BLOCKS = 256
 @dataclass(frozen=True, slots=True, eq=False)
 class Exchange:
     """Collectives of one kind in one process group, by one rank, in time order. members: ranks of the group as the
-    trace spells them, "" if unknown.
-
-    calls: number in the steps; the columns (k,) hold the first of them. step: index among the summarised steps; start,
-    duration: ns; bytes: of the call, -1 if unknown. exposed: time of all calls together in which nothing but
-    communication ran, ns."""
+    trace spells them, "" if unknown. calls: number of calls in the steps; the columns (k,) hold the first k of them.
+    step: index among the summarised steps; start, duration: ns; bytes: bytes of the call, -1 if unknown. exposed: time
+    of all calls together in which nothing but communication ran, ns."""
 
     name: str
     group: str
@@ -59,15 +57,14 @@ class Exchange:
 
     @property
     def key(self) -> tuple[str, str, int, str]:
-        """Identity of the collective on all ranks."""
+        """Key by which the collective is found on all ranks."""
         return self.name, self.group, self.size, self.members
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RankSeries:
-    """Own time of a rank in each step, from the timers alone: time outside of the phases that wait for other ranks.
-
-    width: steps per column; own: mean of each column's steady steps, (k,), ns, -1 if it has none."""
+    """Series of a rank's own time over the steps, from the timers alone. Own time excludes phases that wait for other
+    ranks. width: steps per column; own: mean of each column's steady steps, (k,), ns, -1 if it has none."""
 
     width: int
     own: Int64
@@ -75,10 +72,10 @@ class RankSeries:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RankSummary:
-    """Summary of one rank. steps: number that the times are from; step: mean, ns. categories: ns per step, by
-    `Category`. numbers: of the profiled steps in the job, () if unknown. flops: per step, 0 if unknown. exchanges:
-    collectives of the profiled steps. series: of all steps of a recording. in_profiled: own time in the profiled steps,
-    ns per step. world: ranks of the job."""
+    """Summary of one rank. steps: number of steps behind the times; step: mean, ns. categories: ns per step, by
+    `Category`. exchanges: collectives of the profiled steps. numbers: numbers of the profiled steps in the job, () if
+    unknown. flops: FLOPs per step, 0 if unknown. series: own time in all steps of a recording. in_profiled: own time in
+    the profiled steps, ns per step. world: number of ranks in the job, None if unknown."""
 
     rank: int
     name: str
@@ -103,10 +100,8 @@ def kept_calls(counts: list[int]) -> list[int]:
 
 
 def blocks(own: Int64, known: Bool) -> RankSeries | None:
-    """Series of a value per step, in columns of the smallest power of two that leaves at most MOST_BLOCKS; None without
-    steady steps.
-
-    own: (n,), ns; known: mask of the steady steps."""
+    """Series of a rank's own time, in columns of the smallest power of two that leaves at most MOST_BLOCKS; None
+    without steady steps. own: (n,), ns; known: mask of the steady steps."""
     if not known.any():
         return None
     width = 1
@@ -132,9 +127,8 @@ def _block_means(values: Int64, width: int) -> Int64:
 
 
 def exchanges_of(steps: StepContext) -> tuple[Exchange, ...]:
-    """Collectives that start in the steps.
-
-    On a CPU `exposed` is unknown and stays 0; the breakdown's COMMUNICATION has it."""
+    """Collectives that start in the steps. On a CPU `exposed` is 0, since a trace does not show it; the breakdown's
+    COMMUNICATION does."""
     trace, windows = steps.trace, steps.windows
     chosen = communication_kernels(trace)
     if chosen.any():
@@ -217,9 +211,9 @@ LEAST_ELEMENTS = 256
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GradientExchange:
-    """Gradient exchange by step, (n,). forwards: of the wrapped model (micro-batches); synchronised: forwards after
-    which gradients were exchanged; buckets: exchanged; elements: in the buckets, 0 if shapes were not recorded; search:
-    time in the search for unused parameters, ns."""
+    """Gradient exchange of each step, (n,). forwards: number of forwards of the wrapped model (micro-batches);
+    synchronised: number of forwards after which gradients were exchanged; buckets: number of buckets; elements: number
+    of elements in them, 0 if shapes were not recorded; search: ns in the search for unused parameters."""
 
     forwards: Int64
     synchronised: Int64
@@ -229,7 +223,8 @@ class GradientExchange:
 
 
 def gradients_of(trace: Trace, boundaries: Int64) -> GradientExchange | None:
-    """Gradient exchange by step, None without a DistributedDataParallel model. boundaries: on the CPU, (n, 2), ns."""
+    """Gradient exchange by step, None without a DistributedDataParallel model. boundaries: steps on the CPU, (n, 2),
+    ns."""
     events = trace.events
     steps = len(boundaries)
     forwards = _in_steps(trace, np.flatnonzero(matching(trace, FORWARD.__eq__)), boundaries)
@@ -264,7 +259,7 @@ def _elements(trace: Trace, row: int) -> int:
 
 
 def summarise_trace(trace: Trace, rank: int) -> RankSummary | None:
-    """Summary of a rank with nothing but a trace; None if the trace has no step."""
+    """Summary of a rank from its trace, whose steps are searched; None if the trace has no step."""
     trace, found = whole_steps(trace)
     if not len(found.boundaries):
         return None
@@ -273,7 +268,7 @@ def summarise_trace(trace: Trace, rank: int) -> RankSummary | None:
 
 
 def summarise(steps: StepContext, breakdown: Breakdown, rank: int) -> RankSummary:
-    """Summary of a rank from its trace alone. breakdown: of the steps."""
+    """Summary of a rank from its trace, with known steps. breakdown: breakdown of these steps."""
     return RankSummary(
         rank=rank,
         name=f"rank {rank}",

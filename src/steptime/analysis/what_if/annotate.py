@@ -56,8 +56,8 @@ TITLES = {
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """An interval of a track. start, end: ns on the trace's clock. arrow: number of the arrow from here to the next
-    slice of the critical path; arrived: number of the arrow that ends here; NONE for none."""
+    """An interval of a track that is added to a trace. start, end: ns on the trace's clock. arrow: number of the arrow
+    from here to the next slice of the critical path; arrived: number of the arrow that ends here; NONE for none."""
 
     track: int
     name: str
@@ -69,8 +69,8 @@ class Slice:
 
 
 def intervals_of(windows: Int64, claims: Claims) -> tuple[Int64, Int64, Int64]:
-    """Intervals of one category each that cover the steps, in time order: (category, start, end). Their sums by step
-    and category equal the breakdown."""
+    """(category, start, end) of intervals that cover the steps in time order and have one category each. Their sums by
+    step and category equal the breakdown."""
     steps = union(windows[:, 0], windows[:, 1])
     claimed, parts = EMPTY, []
     for category, held in (*claims, (Category.UNEXPLAINED, steps)):

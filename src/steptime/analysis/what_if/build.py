@@ -68,8 +68,9 @@ class ThreadPoint(IntEnum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Points:
-    """Points by track and, on a track, in program order. row: the runtime call, NONE for points that are no call. mark:
-    the step of a boundary, or the number of a burst or of a fork and its join; else NONE."""
+    """Points of the threads' program, by track and, on a track, in program order. row: row of the runtime call, NONE
+    for points that are no call. mark: number of the step at a boundary, of the burst, or of a fork and its join; else
+    NONE."""
 
     track: Int64
     time: Int64
@@ -83,9 +84,8 @@ class Points:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Bursts:
-    """Work of autograd's engine inside an interval of the training thread without events.
-
-    fork, join: ends of that interval, ns; interval: its number."""
+    """Work of autograd's engine, each burst in an interval in which the training thread has no events. fork, join:
+    start and end of that interval, ns; interval: its number."""
 
     track: Int64
     start: Int64
@@ -99,7 +99,7 @@ class Bursts:
 
 
 def bursts_of(scope: Scope) -> Bursts:
-    """Bursts of all engine tracks, by start."""
+    """Bursts of work on all tracks of autograd's engine, by start."""
     events = scope.trace.events
     # Python functions of the training thread stay open while the engine works.
     listed = np.isin(events.event_kind, (EventKind.OPERATOR, EventKind.ANNOTATION, EventKind.RUNTIME))
@@ -174,15 +174,15 @@ AT_ONCE = 50_000
 
 
 class Tie(NamedTuple):
-    """Pairs of a wait and what it is for. source: index of the awaited activity. target: index of the wait, or of the
-    waiting activity."""
+    """Pairs of an awaited activity and what waits for it. source: index of the awaited activity. target: index of the
+    CPU's wait, or of the waiting activity."""
 
     source: Int64
     target: Int64
 
 
 def wait_ties(scope: Scope, waits: Waits) -> Tie:
-    """Activities that the CPU's waits were for."""
+    """Pairs of each CPU wait and the activity that it waits for."""
     events = scope.trace.events
     start, end = events.start[waits.row], events.ends(waits.row)
     of_stream = matching(scope.trace, WAITED_FOR["stream"].search)[waits.row]
@@ -203,11 +203,10 @@ def wait_ties(scope: Scope, waits: Waits) -> Tie:
 
 
 def event_ties(scope: Scope, streams: Streams) -> Tie:
-    """Activities on other streams that an activity waited for: after a call that makes a stream wait, inside a graph
-    launched as one, and among those queued before the first step.
-
-    The call does not say which stream waits, mostly that of the thread's next launch. Another stream on which the
-    thread launches next counts only if its activity started right after one that it could have waited for."""
+    """Pairs of a device activity and the activity on another stream that it waited for: after a call that makes a
+    stream wait, inside a CUDA graph, and among the activities queued before the first step. The call does not say which
+    stream waits; mostly it is that of the thread's next launch. Another stream on which the thread launches next counts
+    only if its activity started right after one that it could have waited for."""
     activities = scope.activities
     next_, later = behind_a_wait(scope, streams)
     queued = (activities.call == NONE) | (scope.trace.events.start[activities.call] < scope.start)
@@ -270,7 +269,7 @@ def _within(scope: Scope, start: Int64, end: Int64, asked: Int64) -> tuple[Int64
 
 def behind_a_wait(scope: Scope, streams: Streams) -> tuple[Bool, Bool]:
     """(mask of the activities whose launch is the first of its thread after a call that makes a stream wait, mask of
-    the first ones on their stream after it)."""
+    the activities that are the first on their stream after such a call)."""
     events, activities = scope.trace.events, scope.activities
     waiting = (events.event_kind == EventKind.RUNTIME) & matching(scope.trace, STREAM_WAIT.match)
     next_, later = np.zeros(len(activities), np.bool_), np.zeros(len(activities), np.bool_)

@@ -47,10 +47,10 @@ HOST, DEVICE, BOTH = "host", "device", "both"
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """A replay scaled to a step. step: the target, ns. replayed: its result, ns per step. scale: factor on the profiled
-    CPU work. work: all device work by kind, ns per step. paths: candidates for the longest chain, each by kind; the
-    first is the step's own. profiled: True if no unprofiled step is known; the CPU's work may then be anything down to
-    `UNPROFILED` of its value."""
+    """A replay of steps, scaled so that it takes as long as a known step. step: time of the known step, ns. replayed:
+    result of the replay, ns per step. scale: factor on the profiled CPU work. work: all device work by kind, ns per
+    step. paths: candidates for the longest chain, each with its ns by kind; the first is the step's own. profiled: True
+    if no unprofiled step is known; the CPU's work may then be anything down to `UNPROFILED` of its value."""
 
     step: float
     replayed: float
@@ -70,8 +70,8 @@ class Calibration:
         return bool(self.paths) and self.error <= LARGEST_ERROR
 
     def on(self, step: float) -> Calibration:
-        """The calibration scaled to another step, ns: a trace's mean covers all steps, and only some of them are
-        replayed."""
+        """The calibration scaled to another time per step, ns: a trace's mean covers all steps, and only some of them
+        are replayed."""
         ratio = step / self.step if self.step else 1.0
         work, *paths = (tuple((kind, ns * ratio) for kind, ns in parts) for parts in (self.work, *self.paths))
         return replace(self, step=step, replayed=self.replayed * ratio, work=work, paths=tuple(paths))
@@ -97,8 +97,8 @@ class Calibration:
         return min(self.step, max(0.0, longest({}) - longest(factors)))
 
     def saved_by_kernels(self, less: float, factors: Mapping[str, float] | None = None) -> float:
-        """Savings if kernels take `less` ns per step less, spread over all of them, ns per step. factors: other changed
-        work."""
+        """Savings if kernels take `less` ns per step less, spread over all of them, ns per step. factors: changes of
+        other work, as in `saved`."""
         whole = dict(self.work).get(PathKind.KERNEL.title, 0.0)
         kernels = max(0.0, 1 - less / whole) if whole > 0 else 1.0
         return self.saved({**(factors or {}), PathKind.KERNEL.title: kernels})
@@ -115,7 +115,8 @@ class Calibration:
 
     @property
     def decides(self) -> str:
-        """HOST if a faster device saves next to nothing, DEVICE if a faster CPU does, else BOTH; "" if unknown."""
+        """What decides the step's time: HOST if a faster device saves next to nothing, DEVICE if a faster CPU does,
+        else BOTH; "" if unknown."""
         found = {self._decides(host) for host in self._hosts} if self.known else set()
         return found.pop() if len(found) == 1 else ""
 
@@ -129,15 +130,15 @@ class Calibration:
 
 
 def usual_of(found: GraphRun) -> Int64:
-    """Indices of a run's usual steps. The first of several fills the device's queue, and the profiler spoils one now
-    and then."""
+    """Indices of the usual steps in a run of the graph. The first of several steps fills the device's queue, and the
+    profiler spoils one now and then."""
     later = np.arange(int(len(found.duration) > 2), len(found.duration))
     middle = np.median(found.duration[later])
     return later[np.abs(found.duration[later] - middle) <= ALIKE * middle]
 
 
 def per_step(found: GraphRun) -> float:
-    """Mean of the usual steps, ns."""
+    """Mean of a run's usual steps, ns."""
     usual = usual_of(found)
     return float(found.duration[usual].mean()) if len(usual) else float(np.median(found.duration))
 
@@ -156,12 +157,11 @@ def _of_host(graph: Graph) -> Bool:
 
 
 def calibrated(graph: Graph, step: float, shortest: float = 0.0) -> Graph:
-    """The graph with the CPU's work scaled so that the replay takes `step` ns per step, as near as possible.
-
-    shortest: shortest steady step on the CPU, ns. A CPU that runs ahead of the device takes this long per step until
-    the driver's queue is full. If the device alone takes the whole step, the CPU's work is scaled to this, since any
-    smaller amount would give the same step. Profiled work is never made longer: the trace does not hold what a steady
-    step has beyond it."""
+    """The graph with the CPU's work scaled so that the replay takes `step` ns per step, as near as possible. shortest:
+    shortest steady step on the CPU, ns, which a CPU that runs ahead of the device takes until the driver's queue is
+    full. If the device alone takes the whole step, the CPU's work is scaled to this, since any smaller amount would
+    give the same step. Profiled work is never made longer, since the trace lacks what a steady step would have in
+    addition."""
     most = (1 - LITTLE) * step
     if 0 < shortest < most:
         free = np.where(graph.nodes.kind == NodeKind.HOST, graph.nodes.duration, 0)
@@ -191,7 +191,8 @@ def _scale_to(graph: Graph, target: float, duration: Int64 | None = None) -> flo
 def calibration_of(
     graph: Graph, found: GraphRun, others: Iterable[GraphRun], step: float, *, profiled: bool
 ) -> Calibration:
-    """Calibration of a graph. found: its run; others: its runs with cheaper work. profiled: as in `Calibration`."""
+    """Calibration of a graph to a step. found: its run; others: runs with cheaper work. profiled: as in
+    `Calibration`."""
     nodes, replayed = graph.nodes, per_step(found)
     spent = [(kind.title, float(nodes.duration[(nodes.kind == node) & (nodes.step >= 0)].sum()) / len(graph.start))
              for node, kind in KIND_OF_NODE.items()]  # fmt: skip
@@ -211,7 +212,7 @@ FACTORS = {"free": 0.0, "halved": 0.5}
 
 
 def cheaper_runs(graph: Graph) -> dict[str, GraphRun]:
-    """Runs in which work of one kind costs nothing or half, by name: "kernels free", "host halved" and so on."""
+    """Runs of the graph in which work of one kind costs nothing or half, by name: "kernels free", "host halved", …."""
     runs = {}
     host = _of_host(graph)
     for what, kinds in CHEAPER.items():

@@ -41,15 +41,15 @@ class PathKind(IntEnum):
 
     @property
     def title(self) -> str:
-        """Name for a person, such as "launch delay"."""
+        """Name of the kind for a person, such as "launch delay"."""
         return self.name.lower().replace("_", " ")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Path:
-    """Pieces in time order. kind: `PathKind`. start, end: ns since the first step's start, replayed. step: index. edge:
-    NONE for the time of a device activity. node: the one that ends the piece. All of a thread's own work has the kind
-    HOST here; `named` refines it."""
+    """Critical path of the replayed steps, in pieces in time order. kind: `PathKind` of each. start, end: ns since the
+    first step's start. step: index of the step. edge: edge of the graph, NONE for the time of a device activity. node:
+    node that ends the piece. All of a thread's own work has the kind HOST here; `named` refines it."""
 
     kind: Int64
     start: Int64
@@ -60,7 +60,7 @@ class Path:
 
 
 def path_of(graph: Graph, found: GraphRun) -> Path:
-    """Paths of all steps. Each step's pieces cover it from start to end."""
+    """Critical path of each step. Its pieces cover the step from start to end."""
     source = np.where(found.through == NONE, NONE, graph.edges.source[found.through])
     nodes, counts = [], []
     for last, lowest in zip(found.last.tolist(), found.start.tolist(), strict=True):
@@ -97,7 +97,7 @@ def _pieces(graph: Graph, found: GraphRun, node: Int64, source: Int64, lowest: I
 
 
 def edge_kinds(graph: Graph) -> Int64:
-    """`PathKind` of each edge; HOST for all of a thread's own work."""
+    """`PathKind` of each edge of a graph; HOST for all of a thread's own work."""
     edges = graph.edges
     kind = np.array([_OF_EDGE[kind] for kind in EdgeKind])[edges.kind]
     of_call = (edges.kind == EdgeKind.PROGRAM) & edges.blocking
@@ -126,8 +126,8 @@ _OF_EDGE: dict[int, PathKind] = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NamedPath:
-    """Pieces in time order. kind: `PathKind`; name: index in the trace's symbols, NONE for none; start, end: ns since
-    the first step's start, replayed; step: index; on_device: 1 if on the device."""
+    """Critical path with names, in pieces in time order. kind: `PathKind`; name: index in the trace's symbols, NONE for
+    none; start, end: ns since the first step's start; step: index of the step; on_device: 1 if on the device."""
 
     kind: Int64
     name: Int64
@@ -141,7 +141,7 @@ class NamedPath:
 
 
 def named(scope: Scope, graph: Graph, found: GraphRun, path: Path) -> NamedPath:
-    """The path with names; a thread's own work is split where its kind or its operator changes."""
+    """The critical path with names; a thread's own work is split where its kind or its operator changes."""
     if not len(path.kind):
         empty = np.empty(0, np.int64)
         return NamedPath(empty, empty, empty, empty, empty, empty)

@@ -37,10 +37,11 @@ MOST_WRONG = 1.45
 
 @dataclass(frozen=True, slots=True)
 class Elsewhere:
-    """Prediction for another device or link. device: its name, "" for the same; link: factor on its speed. step,
-    kernels: predicted, ns per step; here: kernel time in the trace, ns per step. sources: of the peaks. checked: True
-    if predictions between these two devices were compared with traces; the interval always has the width of the error
-    found there. communication: fraction of `here` in communication kernels, which a device does not change."""
+    """Prediction for another device or link. device: name of the device, "" for the same; link: factor on the link's
+    speed. step, kernels: predicted, ns per step; here: kernel time in the trace, ns per step. sources: sources of the
+    devices' peaks. checked: True if predictions between these two devices were compared with traces; the interval
+    always has the width of the error found there. communication: fraction of `here` in communication kernels, which a
+    device does not change."""
 
     device: str
     link: float
@@ -55,9 +56,9 @@ class Elsewhere:
 def elsewhere(
     steps: StepContext, device: Machine | None, link: float = 1.0, step: float | None = None
 ) -> Elsewhere | None:
-    """The prediction for a device (None: the same one) and a link so many times as fast. None where nothing can be
-    replayed: no host, no step, no kernel. The peaks of the steps' machine are those of here. step: ns of a step that
-    the profiler did not slow, to which the CPU's work is scaled; None where only these are known."""
+    """Prediction of the steps on another device (None: the same one) and with a link `link` times as fast. None if
+    nothing can be replayed: no CPU work, no step, no kernel. The steps' machine has the peaks of the present device.
+    step: ns of a step that the profiler did not slow, to which the CPU's work is scaled; None if unknown."""
     if steps.track is None or not len(steps) or not steps.on_device:
         return None
     rows, groups, kind = groups_of_kernels(steps)
@@ -107,7 +108,7 @@ def _latency(machine: Machine) -> float:
 
 
 def _replayed(steps: StepContext, track: int, rows: Int32, cases: Float64, step: float | None) -> Float64:
-    """(3,) ns per step: of the graph with the kernels in `rows` so many times as long, by case."""
+    """Duration of the step, (3,), ns, if the kernels in `rows` take so many times as long, by case."""
     window = window_of(steps.trace, steps.boundaries, steps.links.launch)
     boundaries = steps.boundaries[window.steps]
     wall = int(boundaries[0, 1] - boundaries[0, 0])

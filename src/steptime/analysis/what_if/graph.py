@@ -51,9 +51,9 @@ class EdgeKind(IntEnum):
 class Nodes:
     """Nodes in an order in which each comes after all that it waits for. kind: `NodeKind`. time: ns on the trace's
     clock, which defines the order. observed: time at which the node was reached, ns on the trace's clock, only for
-    comparisons and display. duration: time at the node after all that it waits for, ns; 0 for the CPU. row: of the
-    event table (a device activity, or the runtime call of a CPU node; else NONE). track: of a CPU node, else NONE.
-    step: that launched a device activity, NONE outside steps and for the CPU."""
+    comparisons and display. duration: time at the node after all that it waits for, ns; 0 for the CPU. row: row in the
+    event table of a device activity, or of a CPU node's runtime call; else NONE. track: track of a CPU node, else NONE.
+    step: index of the step that launched a device activity, NONE outside steps and for the CPU."""
 
     kind: Int64
     time: Int64
@@ -92,9 +92,9 @@ class Edges:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Graph:
-    """The graph of some steps. start, end: nodes at which the CPU starts and ends each step, (n,). before: activity
-    that ended the step before the first one, which starts no earlier; NONE if the CPU starts it. host: factor on the
-    observed CPU work (`calibrated`)."""
+    """Dependency graph of some steps. start, end: nodes at which the CPU starts and ends each step, (n,). before:
+    activity that ended the step before the first one, which starts no earlier; NONE if the CPU starts it. host: factor
+    on the observed CPU work (`calibrated`)."""
 
     nodes: Nodes
     edges: Edges
@@ -111,7 +111,7 @@ def chosen(edges: Edges, which: Int64 | Bool) -> Edges:
 
 
 def joined(parts: Sequence[Edges]) -> Edges:
-    """All edges, one part after the other."""
+    """One set of the edges of all parts, one part after the other."""
     columns: dict[str, Any] = {
         name: np.concatenate([getattr(part, name) for part in parts]) for name in Edges.__slots__
     }
@@ -119,7 +119,7 @@ def joined(parts: Sequence[Edges]) -> Edges:
 
 
 def edges_of(kind: EdgeKind, source: Int64, target: Int64, weight: Int64 | int, **parts: Int64) -> Edges:
-    """Edges of one kind. parts: further columns, 0 by default."""
+    """Edges of one kind. weight: ns of each. parts: further columns of `Edges`, 0 by default."""
     zero = np.zeros(len(source), np.int64)
     names = ("input", "dispatch", "allocation", "unexplained")
     return Edges(
@@ -168,7 +168,7 @@ def _levels(nodes: Nodes, edges: Edges) -> Int64:
 
 
 def with_unexplained(graph: Graph) -> Graph:
-    """Graph with an unexplained delay before each activity that started long after everything it is known to have
+    """The graph with an unexplained delay before each activity that started long after everything it is known to have
     waited for. It waited for something that is not in the trace (another rank, an unrecorded stream or graph)."""
     nodes, edges = graph.nodes, graph.edges
     target = edges.target
@@ -187,12 +187,10 @@ NO_SOURCE = -(2**62)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GraphRun:
-    """Result of a run. finish: ns since the first step's start, by node. through: the edge that determined it, NONE if
-    no edge leads there.
-
-    start, end: of the steps, (n,), ns. A step ends when the CPU and all that it launched have ended. It starts when the
-    CPU starts it and the previous step has ended (as `trace_steps.device_step_bounds` defines it for measured steps).
-    last: the node that ends each step, (n,)."""
+    """Result of running a graph. finish: ns since the first step's start, by node. through: the edge that determined
+    it, NONE if no edge leads there. start, end: start and end of each step, (n,), ns. A step ends when the CPU and all
+    that it launched have ended. It starts when the CPU starts it and the previous step has ended (as
+    `trace_steps.device_step_bounds` defines it for measured steps). last: node that ends each step, (n,)."""
 
     finish: Int64
     through: Int64
@@ -209,7 +207,8 @@ class GraphRun:
 def run(
     graph: Graph, *, weight: Int64 | None = None, duration: Int64 | None = None, kept: Bool | None = None
 ) -> GraphRun:
-    """Runs the graph, optionally with other weights, other durations, or only some of the edges."""
+    """Result of running the graph: each node finishes when all that it waits for has. weight, duration: values that
+    replace the graph's own. kept: edges to use, all by default."""
     edges = graph.edges
     weights = edges.weight if weight is None else weight
     durations = graph.nodes.duration if duration is None else duration

@@ -38,9 +38,9 @@ ROUNDING = 1_000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReplayedActivities:
-    """Device activities by start. row, call: of the event table; call is NONE if the trace holds no launch. stream:
-    numbers of (device, stream) pairs. communicates: True for collectives. step: the one that launched it, NONE
-    outside."""
+    """Device activities by start. row, call: rows of the activity and of its launch in the event table; call is NONE if
+    the trace holds no launch. stream: number of the (device, stream) pair. communicates: True for collectives. step:
+    index of the step that launched it, NONE outside of all steps."""
 
     row: Int64
     call: Int64
@@ -56,9 +56,9 @@ class ReplayedActivities:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scope:
-    """Consecutive steps and all that belongs to them. training: the training track; tracks: this one and all that
-    launch; engines: those on which autograd runs. boundaries: (n, 2), ns. started: start of the first step as in the
-    breakdown, ns: when the CPU starts it, or when the device has ended the step before."""
+    """Consecutive steps and all that belongs to them. training: track of the training thread; tracks: this track and
+    all that launch; engines: tracks on which autograd runs. boundaries: (n, 2), ns. started: start of the first step as
+    in the breakdown, ns: when the CPU starts it, or when the device has ended the step before."""
 
     trace: Trace
     boundaries: Int64
@@ -71,7 +71,7 @@ class Scope:
 
     @property
     def start(self) -> int:
-        """Start of the first step, ns."""
+        """Start of the first step on the CPU, ns."""
         return int(self.boundaries[0, 0])
 
     @property
@@ -83,8 +83,8 @@ class Scope:
 def scope_of(
     trace: Trace, boundaries: Int64, launch: Int64, training: int, input_ranges: Intervals, wall: int | None = None
 ) -> Scope:
-    """Everything that the steps launched or that still ran at their start. launch: `Links.launch`. wall: the first
-    step's duration in the breakdown, ns; None to start it where the CPU does."""
+    """Scope of the steps, with all device work that they launched or that still ran at their start. launch:
+    `Links.launch`. wall: the first step's duration in the breakdown, ns; None to start it where the CPU does."""
     activities = _activities(trace, boundaries, launch)
     calls = activities.call[activities.call != NONE]
     inside = calls[trace.events.start[calls] >= boundaries[0, 0]]
@@ -121,8 +121,8 @@ def _steps(trace: Trace, boundaries: Int64, call: Int64) -> Int64:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Waits:
-    """Calls that may block the CPU until the device has done something, by start. row: the runtime call. copies: index
-    of the activity that the call itself launched, NONE for a call that only waits. frees: True if it frees memory.
+    """Calls that may block the CPU until the device has done something, by start. row: row of the runtime call. copies:
+    index of the copy that the call itself launched, NONE for a call that only waits. frees: True if it frees memory.
     full: True if it is a launch and the driver's queue has no room."""
 
     row: Int64
@@ -199,10 +199,10 @@ SURE = 5_000
 
 @dataclass(frozen=True, slots=True)
 class Delays:
-    """Delays in ns. launch: from the end of the launching call to the activity, by `EventKind` (negative if kernels
-    start before their call returns). copy: from the start of a waiting copy call to its copy. gap: between activities
-    of one stream, by `EventKind` of the later. wait: return of a wait. call: duration of a wait with nothing to wait
-    for."""
+    """Usual delays of the machine, ns. launch: from the end of the launching call to the activity, by `EventKind`
+    (negative if kernels start before their call returns). copy: from the start of a waiting copy call to its copy. gap:
+    time between activities of one stream, by `EventKind` of the later. wait: from the end of the awaited work to the
+    wait's return. call: duration of a wait call that has nothing to wait for."""
 
     launch: dict[int, int]
     copy: int
@@ -213,8 +213,8 @@ class Delays:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Streams:
-    """Stream order of the activities. before: index of the previous activity on the stream, NONE for the first; ended:
-    its end, ns (far in the past for the first); first: True if the activity is the first that its call launched."""
+    """Order of activities on their streams. before: index of the previous activity, NONE for the first; ended: its end,
+    ns (far in the past for the first); first: True if the activity is the first that its call launched."""
 
     before: Int64
     ended: Int64
@@ -222,7 +222,7 @@ class Streams:
 
 
 def streams_of(scope: Scope) -> Streams:
-    """Stream order of the activities, by start."""
+    """Order of the activities on their streams, by start."""
     activities = scope.activities
     order = np.lexsort((np.arange(len(activities)), activities.start, activities.stream))
     before = np.full(len(activities), NONE)
@@ -238,8 +238,8 @@ def streams_of(scope: Scope) -> Streams:
 
 
 def delays_of(scope: Scope, streams: Streams, waits: Waits, behind: Bool) -> Delays:
-    """Delays from the clear cases in the scope. behind: mask of the activities that may have waited for another
-    stream."""
+    """Usual delays of the machine, from the clear cases in the scope. behind: mask of the activities that may have
+    waited for another stream."""
     activities, events = scope.activities, scope.trace.events
     event_kind = events.event_kind[activities.row]
     called = activities.call != NONE

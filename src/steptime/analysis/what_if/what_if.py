@@ -31,8 +31,8 @@ from steptime.trace.vendors import ALLOCATION, OPTIMIZER_STEP, matching
 class Prediction:
     """Predicted savings of a change. change: "input free", "syncs free", "one graph launch", "communication
     overlapped", "allocation free", "roofline: <kernel>", "kernels free", "kernels halved" and so on for copies,
-    communication, device and host. saved: ns per step, at most `cap`, the breakdown's time in the category that the
-    change relieves, ns per step."""
+    communication, device and host. saved: ns per step, at most `cap`; cap: the breakdown's ns per step in the category
+    that the change relieves."""
 
     change: str
     saved: Estimate
@@ -41,11 +41,11 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Replay:
-    """Replay of consecutive steps. steps: their indices among the given boundaries. measured: the steps in the
-    breakdown, or the steady step that they are calibrated to; replayed: the graph's result; modelled: its result
-    without unexplained delays (PathKind.UNEXPLAINED); all (n,), ns. path: critical path of each step on the replay's
-    clock; origin: start of that clock, ns on the trace's clock. symbols: the trace's. calibration: None without device
-    work."""
+    """Replay of consecutive steps. steps: indices of the steps among the given boundaries. measured: durations of the
+    steps in the breakdown, or of the steady step that they are calibrated to; replayed: durations by the graph;
+    modelled: the same without unexplained delays (PathKind.UNEXPLAINED); all (n,), ns. path: critical path of each step
+    on the replay's clock; origin: start of that clock, ns on the trace's clock. symbols: symbols of the trace.
+    calibration: None without device work."""
 
     steps: Int64
     measured: Int64
@@ -59,27 +59,27 @@ class Replay:
 
     @property
     def error(self) -> float:
-        """Median of |modelled / measured - 1|, without unexplained delays. If calibrated to unprofiled steps, the first
-        of several steps is left out, because it fills the device's queue."""
+        """Error of the replay without unexplained delays: median of |modelled / measured - 1|. If calibrated to
+        unprofiled steps, the first of several steps is left out, because it fills the device's queue."""
         filling = self.calibration is not None and not self.calibration.profiled and len(self.measured) > 2
         return median(np.abs(self.modelled / np.maximum(self.measured, 1) - 1)[int(filling) :])
 
     @property
     def entries(self) -> Int64:
-        """Critical path by kind, (n, len(PathKind)), ns; rows sum to `replayed`."""
+        """Time of each step on the critical path by kind, (n, len(PathKind)), ns; rows sum to `replayed`."""
         table = np.zeros((len(self.replayed), len(PathKind)), np.int64)
         np.add.at(table, (self.path.step, self.path.kind), self.path.end - self.path.start)
         return table
 
     @property
     def critical_path(self) -> tuple[tuple[str, float], ...]:
-        """Critical path by kind, ns per step, longest first; sums to the mean replayed step."""
+        """(kind, ns per step) of the critical path, longest first; the times sum to the mean replayed step."""
         means = self.entries.mean(axis=0)
         pairs = [(kind.title, float(means[kind])) for kind in PathKind if means[kind]]
         return tuple(sorted(pairs, key=lambda pair: -pair[1]))
 
     def longest(self) -> tuple[tuple[str, str, float], ...]:
-        """(kind, name, ns per step) of the longest parts of the critical path. name: of a kernel, an operator or a
+        """(kind, name, ns per step) of the longest parts of the critical path. name: name of a kernel, an operator or a
         function, "" for none."""
         first, number = distinct(self.path.kind, self.path.name)
         keys = np.stack((self.path.kind[first], self.path.name[first]), axis=1)
@@ -110,10 +110,9 @@ def _shortened(graph: Graph, durations: Mapping[int, int]) -> Int64:
 
 
 def with_overlap(graph: Graph, updates: Int64) -> GraphRun:
-    """Run in which computing never waits for communication, except that parameter updates do. Computing on a
-    collective's stream keeps its order, around the collective.
-
-    updates: node of the first update in each step, (n,), NONE if unknown: then nothing waits."""
+    """Run of the graph in which only parameter updates wait for communication, and no other computing does. Computing
+    on a collective's stream keeps its order. updates: node of the first update in each step, (n,), NONE if unknown:
+    then nothing waits."""
     nodes, edges = graph.nodes, graph.edges
     collective = nodes.kind == NodeKind.COMMUNICATION
     dropped = collective[edges.source] & ~collective[edges.target] & (nodes.kind[edges.target] != NodeKind.HOST)
@@ -167,8 +166,8 @@ MOST_EVENTS = 1_500_000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReplayWindow:
-    """Part of a trace with the rows that some steps need. rows: of each in the whole trace. launch: row of the launch,
-    as in `Links`, in this part. steps: indices of the boundaries."""
+    """Part of a trace with the rows that some steps need. rows: row in the whole trace of each row of the part. launch:
+    row of the launch in the part, as in `Links`. steps: indices of the boundaries."""
 
     trace: Trace
     rows: Int64
@@ -205,10 +204,9 @@ def rerun(
     steady: float | None = None,
     shortest: float = 0.0,
 ) -> Replay | None:
-    """Replays up to five steps from the middle; None without steps or if nothing ran on a CPU thread.
-
-    breakdown: of the steps. at_roofline: duration of each kernel (by row) at the machine's peaks, ns, by the name of
-    its group; each group gets a prediction. steady, shortest: mean and shortest unprofiled step, ns, to which the CPU's
+    """Replay of up to five steps from the middle; None without steps or if nothing ran on a CPU thread. breakdown:
+    breakdown of the steps. at_roofline: duration of each kernel (by row) at the machine's peaks, ns, by the name of its
+    group; each group gets a prediction. steady, shortest: mean and shortest unprofiled step, ns, to which the CPU's
     work is calibrated; None if the steps themselves are unprofiled."""
     if steps.track is None or not len(steps):
         return None
