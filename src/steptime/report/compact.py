@@ -53,7 +53,8 @@ class CompactJob:
 
 @dataclass(frozen=True, slots=True)
 class CompactStep:
-    """Step of the job. duration_ns: mean of `steps` usual steps. warm_up, excluded: numbers of steps left out."""
+    """Step of the job. duration_ns: mean of `steps` usual steps. warm_up, excluded: number of steps left out of the
+    mean."""
 
     duration_ns: Interval
     steps: int
@@ -140,10 +141,10 @@ class CompactThroughput:
 
 @dataclass(frozen=True, slots=True)
 class CompactGpu:
-    """Use of one GPU in a steady step. busy: share of the time in which the driver saw a kernel run. mfu, hfu: model
-    and hardware FLOPs utilization by the device's datasheet, 0 to 1. price: $ per 1,000 steps of the job, where a price
-    an hour was given. flop_per_byte: of the operators that have a model; balance: of the device, in the dtype with most
-    of their FLOPs. None: not known."""
+    """Use of one GPU in a steady step; None for an unknown value. busy: fraction of the time in which the driver saw a
+    kernel run. mfu, hfu: model and hardware FLOPs utilization by the device's datasheet, 0 to 1. price: $ per 1,000
+    steps of the job, if a price per hour was given. flop_per_byte: arithmetic intensity of the operators that have a
+    model; balance: intensity at which the device is balanced, in the dtype with most of their FLOPs."""
 
     busy: float | None = None
     mfu: float | None = None
@@ -156,9 +157,10 @@ class CompactGpu:
 @dataclass(frozen=True, slots=True)
 class CompactElsewhere:
     """Predicted step on another device, or with a link that is `link` times as fast (`diagnose --on`, `--link`), with
-    as many ranks as here. device: "" for the same. kernels_ns: of the device, per step; kernels_here_ns: in the trace.
-    communication: fraction of these in kernels that communicate. checked: such predictions were compared with traces of
-    both devices; otherwise their error is unknown. peaks: sources of the peaks of both."""
+    as many ranks as here. device: name, "" for the same device. kernels_ns: predicted kernel time per step;
+    kernels_here_ns: kernel time in the trace. communication: fraction of kernel time that communicates. checked: True
+    if such predictions were compared with traces of both devices; else their error is unknown. peaks: sources of the
+    peaks of both devices."""
 
     device: str
     link: float
@@ -203,7 +205,7 @@ class CompactReport:
 
 
 def compact(report: Report) -> CompactReport:
-    """Compact form of the first process; modules are dropped from one that gets too large."""
+    """Compact form of a report, of its first process; modules are dropped if the document gets too large."""
     made = _compact(report)
     while len(document(made)) > LARGEST and made.modules:
         made = replace(made, modules=made.modules[:-1], more_modules=made.more_modules + 1)

@@ -23,13 +23,13 @@ ENDED = "ended with"
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Cost of steptime itself; 0 or None if unknown. Always: instrumentation, always-on timers on minus off, ns per
-    step, measured in this run, None for too few steps; computed, ns per step from the number of records. Once:
-    pause_ns, in which the probe held the job between steps, at its start and at its end; slowed_ns, by which steps were
-    slower than steady ones during function discovery, line timing and profiling. profile_ns: length of the profiled
-    windows. run_ns: from the start of the job to its end; for a job that steptime did not start, from the first step to
-    the end of the last. Outside of the job: before_ns, delay of its start; after_ns, packing the recording and making
-    this report; peaks_ns, measuring the machine's peaks. span_ns: from the end of one steady step to the end of the
+    """Cost of steptime itself in one job; 0 or None if unknown. Always: instrumentation, always-on timers minus none,
+    ns per step, measured in this run, None for too few steps; computed, the same estimated from the number of records.
+    Once: pause_ns, time in which the probe held the job between steps, at its start and at its end; slowed_ns, extra
+    duration of the steps with function discovery, line timing or profiling. profile_ns: length of the profiled windows.
+    run_ns: from the start of the job to its end; for a job that steptime did not start, from the first step to the end
+    of the last. Outside of the job: before_ns, delay of its start; after_ns, packing the recording and making this
+    report; peaks_ns, measuring the machine's peaks. span_ns: time from the end of one steady step to the end of the
     next, including what is between them (a rollout), whose records count, too. tracer: extra ns per step since a
     device's tracer was attached, which remains."""
 
@@ -120,8 +120,8 @@ class JobEnvironment:
 
 @dataclass(frozen=True, slots=True)
 class ProcessReport:
-    """Training process (rank). Times: ns per step. not_examined: (rule code, reason); failed: (rule or plug-in,
-    error)."""
+    """Report of one training process (rank). Times: ns per step. not_examined: (rule code, reason); failed: (rule or
+    plug-in, error)."""
 
     name: str
     rank: int | None
