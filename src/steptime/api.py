@@ -54,8 +54,9 @@ __all__ = ["Benched", "Loaded", "LoadedComparison", "LoadedMemory", "LoadedRepor
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """Loaded object. `str()` is its text, its value at the end of a notebook cell its picture. `tables`: names for
-    `to_dict`, `to_pandas` and `to_polars`, which return columns or a data frame. Times are ns, sizes bytes."""
+    """Object that `steptime.load` returns. `str()` is its text, its value at the end of a notebook cell its picture.
+    `tables`: names of its tables for `to_dict`, `to_pandas` and `to_polars`, which return columns or a data frame.
+    Times are ns, sizes bytes."""
 
     def _answer(self) -> Answer:
         raise NotImplementedError
@@ -105,7 +106,7 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True)
 class LoadedReport(Loaded):
-    """Report of a recording, of traces, or a saved one. `report`: the complete data."""
+    """Report of a recording, of traces, or one that was saved. `report`: the complete data."""
 
     report: Report
 
@@ -125,7 +126,8 @@ class LoadedReport(Loaded):
         return LoadedReport(replace(self.report, processes=tuple(ordered)))
 
     def compare(self, *others: LoadedReport) -> LoadedComparison:
-        """Comparison of this run with later ones, as by `steptime compare`. Raises UsageError without one."""
+        """Comparison of this run with later ones, as by `steptime compare`. Raises UsageError if no other run is
+        given."""
         reports = [self.report, *(each.report for each in others)]
         if len(reports) < 2:
             raise UsageError("compare-two", "compare() needs a second report: before.compare(after)")
@@ -142,7 +144,7 @@ class LoadedReport(Loaded):
 
 @dataclass(frozen=True, slots=True)
 class LoadedTrial(Loaded):
-    """Result of a trial or a lab. `results`: the complete data; `report`: of its recording."""
+    """Result of a trial or a lab. `results`: the complete data; `report`: report of the trial's recording."""
 
     folder: str
     results: Results

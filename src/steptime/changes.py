@@ -21,7 +21,7 @@ class Change:
     arguments: tuple[tuple[str, Scalar], ...] = ()
 
     def argument(self, name: str) -> Scalar:
-        """Argument of that name, None without one."""
+        """Argument of that name; None if the change has none."""
         return dict(self.arguments).get(name)
 
 

@@ -209,8 +209,8 @@ def diagnose_traces(
     pictures: bool = True,
     companions: CompanionFiles = NO_COMPANIONS,
 ) -> Report:
-    """Report of traces, one for each rank, analysed one by one. problems: found while collecting them. Raises
-    NothingMeasuredError if none of them has a step."""
+    """Report of traces, one for each rank, analysed one by one. problems: sentences on what was damaged or left out
+    while the traces were collected. Raises NothingMeasuredError if none of the traces has a step."""
     results, empty = list[RankResult](), list[str]()
     for number, trace in enumerate(traces):
         result = analyse_trace(trace, number, detailed=pictures and number < DETAILED_RANKS)

@@ -72,7 +72,8 @@ class RankResult:
 def analyse_process(
     recording: Recording, process: Process, layout: Layout, *, on_host: int, detailed: bool
 ) -> RankResult:
-    """Result of a recorded process. on_host: trainers on its host. detailed: with step view, flame graph and owners."""
+    """Result of a recorded process. on_host: number of training processes on its host. detailed: True to include step
+    view, flame graph and owners of memory."""
     from steptime.memory.in_report import kept_in_process, owned_in_process  # pictures': text needs none of it
 
     machine, timeline = machine_of(recording), layout.timeline

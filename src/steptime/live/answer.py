@@ -29,7 +29,7 @@ LEAST = 0.001
 
 
 def title(view: LiveView) -> str:
-    """Title: the job and its progress."""
+    """Title of the live view: the job and its progress."""
     total = max((rank.total for rank in view.ranks), default=0)
     far = _steps(total) if total else "no training step yet"
     silent = f", nothing new for {view.silent:.0f} s" if view.silent > QUIET and view.state == "running" else ""

@@ -31,7 +31,8 @@ class BarPiece:
 
 @dataclass(frozen=True, slots=True)
 class StepCourse:
-    """Mean step in each part of the last minute. points: of a polyline per interval with steps, in a square of BOX."""
+    """Chart of the mean step in each part of the last minute. points: one polyline per interval with steps, in a square
+    of BOX."""
 
     points: tuple[str, ...]
     up: tuple[Tick, ...]
@@ -40,7 +41,7 @@ class StepCourse:
 
 @dataclass(frozen=True, slots=True)
 class RankBar:
-    """Rank with the parts of its minute per step. note: what it does now, or who waits for it."""
+    """Bar of one rank: its last minute by part, per step. note: what it does now, or who waits for it."""
 
     name: str
     pieces: tuple[BarPiece, ...]

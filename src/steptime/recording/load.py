@@ -253,7 +253,7 @@ def assemble_process(
     workers: rec.IntervalTable,
     problems: list[str],
 ) -> rec.Process:
-    """Makes a process from the content of its files. found: the facts in the order in which they were written."""
+    """Makes a process from the content of its files. found: its facts in the order in which they were written."""
     match = PROCESS_FOLDER.fullmatch(folder.name)
     unknown = rec.ProcessFacts(int(match[1]) if match else 0, (), "", "", "", "", 0, 0, 0)
     facts = {each.field: each.of(found) for each in rec.FACTS}

@@ -342,8 +342,8 @@ def with_autocast(source: SourceFile, edit: AutocastEdit) -> libcst.Module | Non
 
 
 def with_model(source: SourceFile, edit: ModelEdit) -> libcst.Module | None:
-    """Inserts a statement about the model before the construction of its optimizer, or else before the training
-    loop."""
+    """Inserts a statement about the model before the construction of its optimizer, or else before the training loop.
+    None if neither is found."""
     torch = source.name_of(TORCH)
     forward = source.statement_at(edit.forward.line)
     if torch is None or forward is None or not _is_current(source, edit.forward):
@@ -394,7 +394,7 @@ def _import_of(source: SourceFile, name: str) -> dict[libcst.CSTNode, Sequence[s
 
 
 def with_deferred(source: SourceFile, edit: DeferEdit) -> libcst.Module | None:
-    """Keeps a sum on the device. See `deferred`."""
+    """Keeps a sum of device values on the device (see `deferred`); None if that is not safe."""
     new = deferred(source, edit) if _is_current(source, edit.site) else None
     return _rewritten(source.module, new) if new is not None else None
 

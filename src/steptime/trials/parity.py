@@ -54,15 +54,15 @@ ROUNDING = 1e-12
 
 @dataclass(frozen=True, slots=True)
 class GradientParity:
-    """Comparison of gradient norms. dead: parameters whose gradient has become zero, missing or not finite. largest,
-    median: differences of the others, relative or as logarithms of their factors."""
+    """Comparison of two sets of gradient norms. dead: parameters whose gradient has become zero, missing or not finite.
+    largest, median: differences of the other parameters, relative or as logarithms of factors."""
 
     dead: tuple[str, ...]
     largest: float
     median: float
 
     def within(self, tolerance: tuple[float, float]) -> bool:
-        """True if no difference exceeds a (largest, median) tolerance."""
+        """True if no difference exceeds `tolerance`, as (largest, median)."""
         return self.largest <= tolerance[0] and self.median <= tolerance[1]
 
 

@@ -57,7 +57,7 @@ class MovedLines:
         self._now = after
 
     def edit(self, edit: SingleEdit) -> SingleEdit | None:
-        """Edit with its lines moved to their current places; None if one is gone."""
+        """Edit whose lines are moved to their current places; None if one of them is gone."""
         moved: dict[str, SourceLine] = {}
         for field in fields(edit):
             line = getattr(edit, field.name)
@@ -75,9 +75,10 @@ def _stripped(text: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Patch:
-    """Patch of a job. files: (path relative to the job's folder, old text, new text). folder: the job's. environment:
-    variables to set with it. snippets: edits that could not be written, as text with file and line. replaced: texts on
-    non-literal arguments that the patch overrides, such as a command-line option that loses its effect."""
+    """Patch of a job. files: (path relative to the job's folder, old text, new text). folder: the job's folder.
+    environment: variables to set with the patch. snippets: edits that could not be written, as text with file and line.
+    replaced: texts on non-literal arguments that the patch overrides, such as a command-line option that loses its
+    effect."""
 
     folder: Path
     files: tuple[tuple[Path, str, str], ...] = ()
@@ -183,7 +184,7 @@ def make_patch(edits: Sequence[Edit], folder: Path, script: Path | None, command
 
 
 def unwritten(patch: Patch, edits: Sequence[Edit]) -> Patch:
-    """Patch that failed its own run, with its edits as snippets only."""
+    """Patch without changes of files, whose edits are snippets only, for a patch that failed its own run."""
     return Patch(patch.folder, snippets=tuple(map(described, edits)))
 
 

@@ -29,7 +29,7 @@ MARGIN = 3_000_000_000
 
 
 def writable(proposals: Sequence[Proposal], directory: Path, command: Sequence[str]) -> tuple[Proposal, ...]:
-    """Proposals, with those that cannot be written to the sources, but should be, turned into advice. directory,
+    """Proposals, in which an edit that cannot be written to the sources, but should be, has become advice. directory,
     command: of the job."""
     return tuple(
         replace(each, option=replace(each.option, as_written=False, edit=_example(each.option.edit)))
@@ -100,7 +100,7 @@ def plan_for(
     *,
     goal: Goal = Goal.SPEED,
 ) -> Plan:
-    """Plan of a trial. known: the content of `recording`. min_gain: a fraction."""
+    """Plan of a trial. known: the content of `recording`. min_gain: least gain that counts, as a fraction."""
     start = max((start_seconds(process, lay_out(process).steps) for process in known.processes), default=0.0)
     return Plan(
         tuple(known.manifest.command),
@@ -206,7 +206,8 @@ def with_outputs(workspace: Workspace, ran: tuple[int, int]) -> Workspace:
 
 
 def ours_in(folder: Path) -> tuple[Path, ...]:
-    """Recordings and trials in a folder: no variant needs them, and TensorBoard may write there, too."""
+    """Recordings and trials of steptime in a folder, which no variant needs; other programs, too, write such folders
+    there (TensorBoard)."""
     if not folder.is_dir():
         return ()
     children = [path for path in folder.iterdir() if path.is_dir()]
@@ -268,7 +269,7 @@ class BatchSizePoint:
 
     @property
     def out_of_memory(self) -> bool:
-        """True if memory was too small for it."""
+        """True if memory was too small for this batch size."""
         return any(words in self.failure for words in OUT_OF_MEMORY)
 
 
@@ -306,7 +307,7 @@ def plateau(points: Sequence[BatchSizePoint]) -> int | None:
 
 
 def over(points: Sequence[BatchSizePoint], go_on: bool) -> bool:
-    """True if no larger sizes are tried: a smaller one failed or was not timed, or, with go_on, the plateau is
+    """True if no larger batch sizes are tried: a smaller size failed or was not timed, or, with go_on, the plateau is
     reached."""
     return any(point.rate is None for point in points) or (go_on and plateau(points) is not None)
 
