@@ -119,7 +119,7 @@ def _of_memory(bench: LoaderBench) -> Iterator[str]:
 
 
 def tables(bench: LoaderBench) -> tuple[Table, ...]:
-    """Tables by workers, of other settings, of formats and of transfers; those with rows."""
+    """Non-empty tables of a loader's bench: by workers, of other settings, of formats, and of transfers."""
     found = (
         _table("workers", "by workers", bench.settings, bench),
         _table("others", "other settings", bench.variants, bench),

@@ -52,7 +52,8 @@ class SweepOptions:
 
 
 class SweepPoint(msgspec.Struct, frozen=True):
-    """One measurement. kind: a key of TITLES. amount: repetitions, order, or bytes. seconds: best, median of a call."""
+    """Measurement of one size of work. kind: a key of TITLES. amount: repetitions, order, or bytes. seconds: duration
+    of a call, (best block, median block)."""
 
     kind: str
     amount: int
@@ -86,7 +87,8 @@ class _SweepAnswer(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class PlacedOperator:
-    """An operator of a recording by its shapes. duration: ns per step; flops: per step; bytes: per step, at least."""
+    """Operator of a recording, by its shapes, for the roofline. duration: ns per step; flops: per step; bytes: least
+    number moved per step."""
 
     name: str
     shapes: str
@@ -107,8 +109,8 @@ class PlacedOperator:
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """Points of one device. machine: its peaks, None if unknown. left_out: reason if nothing was compiled. other_cpus:
-    CPUs that other programs kept busy meanwhile. recording: source of the placed operators."""
+    """Results of a sweep on one device. machine: its peaks, None if unknown. left_out: reason if nothing was compiled.
+    other_cpus: CPUs that other programs kept busy meanwhile. recording: source of the placed operators."""
 
     device: str
     name: str
@@ -207,7 +209,7 @@ def knees(sweep: Sweep) -> Iterator[str]:
 
 
 def headline(sweep: Sweep) -> str:
-    """The ridge of the roofline."""
+    """Headline of a sweep: the ridge of the roofline."""
     copies, products = sweep.of("copy"), sweep.of("product")
     top, moved = max(each.rate for each in products), copies[-1].bandwidth
     return (

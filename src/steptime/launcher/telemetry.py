@@ -63,7 +63,8 @@ class Telemetry:
 
 class CpuLoad:
     """CPU seconds per second since the last look, of the job's process tree and of everything else. alternating:
-    returns roots of jobs that take turns with it, and count as its own. kept: its root is an uncounted watchdog."""
+    function that returns the roots of jobs that take turns with this one and count as its own. kept: True if the tree's
+    root is a watchdog, which is not counted."""
 
     def __init__(self, pid: int, alternating: Callable[[], Iterable[int]] = lambda: (), *, kept: bool = False) -> None:
         self._without = 1 if kept else 0

@@ -49,7 +49,7 @@ class JournalThinner:
         self.failed = False
 
     def look(self) -> None:
-        """Packs the files renamed at the last look, and renames those that have become large."""
+        """Packs the journals renamed at the last look, and renames those that have become large since."""
         for pid in self._pids():
             for process in self._folder.glob(f"process-{pid}*"):
                 with contextlib.suppress(OSError):  # no room, or removed: it stays as it is

@@ -20,8 +20,8 @@ _VERSION_OF_TORCH = f"{WITHOUT_FOLDER}import importlib.metadata as m; print(m.ve
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """This machine. interpreter: the Python whose torch measured; torch: its version, "" without one. machines: peaks
-    of its devices. problems: sentences."""
+    """Properties of this machine. interpreter: Python whose torch measured the peaks; torch: its version, "" without
+    one. machines: peaks of its devices. problems: sentences on what could not be measured."""
 
     identity: Identity
     interpreter: str
@@ -31,9 +31,9 @@ class Environment:
 
 
 def describe(python: str | None, *, remeasure: bool, runs: bool, notify: Callable[[str], None]) -> Environment:
-    """Describes this machine. python: interpreter to measure with, None for the first that has torch. runs: also
-    measure the noise between runs. notify: called before measurements that take seconds. Raises SteptimeError only if a
-    given `python` has no torch."""
+    """Describes this machine. python: interpreter to measure with, None for the first one with torch. remeasure: True
+    to ignore stored results. runs: True to also measure the noise between runs. notify: function called before
+    measurements that take seconds. Raises SteptimeError only if a given `python` has no torch."""
     identity = identify()
     interpreter, torch = _interpreter(python)
     if not torch:

@@ -42,7 +42,8 @@ class MeasurementError(Exception):
 
 
 def measured_by(script: Path, executable: str, words: list[str], kind: type[Kept], seconds: float) -> Measured[Kept]:
-    """Runs a script with the user's interpreter; its last line of output is the answer. Raises MeasurementError."""
+    """Runs a script with the user's interpreter, and returns the answer in the last line of its output. Raises
+    MeasurementError."""
     load = OtherLoad()
     command = [executable, str(script), *words]
     try:
@@ -90,8 +91,8 @@ class OtherLoad:
         self._stalled = stalled_seconds()
 
     def since(self) -> tuple[float, float]:
-        """(CPUs used by others, fraction of the time in which some task waited for a CPU), on average since the
-        start."""
+        """Load on average since the object was made: (CPUs used by others, fraction of the time in which some task
+        waited for a CPU)."""
         machine, ours = self._seconds()
         elapsed = max(time.monotonic() - self._start, 1e-9)
         others = max(0.0, machine - self._machine - (ours - self._ours))
@@ -172,7 +173,8 @@ def known(name: str) -> Machine | None:
 
 
 def measure(executable: str, device: str, *, threads: int | None = None, brief: bool = False) -> Machine:
-    """Measures by running the script with the user's interpreter. Raises SteptimeError (peaks-failed)."""
+    """Measures the machine's peaks by running the script with the user's interpreter. Raises SteptimeError
+    (peaks-failed)."""
     words = [device, str(threads or 0), str(int(brief))]
     try:
         done = measured_by(SCRIPT, executable, words, Machine, PATIENCE_SECONDS)
