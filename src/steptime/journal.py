@@ -109,7 +109,7 @@ class Kind(IntEnum):
 
 
 class Flag(IntFlag):
-    """Properties of a record (for FETCH and COLLATE see BUSY_PARTS)."""
+    """Flag of a record, a property of its interval (for FETCH and COLLATE see BUSY_PARTS)."""
 
     EXHAUSTED = 1
     """LOADER_NEXT: it ended with an exception (usually StopIteration)."""

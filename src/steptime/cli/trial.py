@@ -146,9 +146,9 @@ def _to_go(notice: Notice) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TrialOptions:
-    """Options of the command line. min_gain: a fraction. executor: "local" or "ray". goal: of a new trial. fixes: codes
-    or names of those to try, () for those that answer the findings. workers: values of num_workers to try instead.
-    separate: switch no fix within a process."""
+    """Options of the command line. min_gain: least gain that counts, as a fraction. executor: "local" or "ray". goal:
+    of a new trial. fixes: codes or names of the fixes to try, () for those that answer the findings. workers: values of
+    num_workers to try instead. separate: True to switch no fix within a process."""
 
     budget: Budget
     quiet: bool

@@ -54,7 +54,8 @@ class RankBar:
 
 @dataclass(frozen=True, slots=True)
 class PercentStrip:
-    """Percentage over the last minute. points: of a polygon per interval with samples. now: newest value."""
+    """Strip of a percentage over the last minute. points: a polygon per interval with samples. now: newest value, as
+    text."""
 
     name: str
     points: tuple[str, ...]
@@ -90,7 +91,8 @@ def step_course(rank: RankView) -> StepCourse | None:
 
 
 def rank_rows(ranks: Sequence[RankView], waiting: float) -> tuple[tuple[RankBar, ...], tuple[Tick, ...]]:
-    """(rows, stragglers first; axis of time per step), for several ranks. waiting: for the straggler, ns per step."""
+    """Bars of several ranks: (rows, stragglers first; axis of time per step). waiting: time that others wait for the
+    straggler, ns per step."""
     times = [rank.wall / rank.steps for rank in ranks if rank.steps]
     if len(ranks) < 2 or not times:
         return (), ()

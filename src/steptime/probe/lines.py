@@ -100,11 +100,13 @@ class LineClock:
         self._calls: dict[int, int] = {}
 
     def enter(self, code: CodeType, line: int = 0) -> None:
-        """Called when a traced function starts or a generator resumes; with `line`, it already runs at that line."""
+        """Called when a traced function starts or a generator resumes. line: line at which it already runs, 0 at its
+        start."""
         self._stack.append(_Open(code, self._bases[id(code)] + line if line else 0, now()))
 
     def at(self, code: CodeType, line: int) -> None:
-        """Called when the function reaches a line. Functions entered after it and still open were left unseen."""
+        """Called when the function reaches a line. Functions that were entered after it and are still open were left
+        unseen."""
         time_now = now()
         stack = self._stack
         if not stack or stack[-1].code is not code:
@@ -156,7 +158,7 @@ class LineClock:
             self._dropped_identities.append(range(first, first + _span(code)))
 
     def kept(self) -> list[tuple[int, int, int, int]]:
-        """Returns the records without those of dropped functions, whose time counts for the calling lines."""
+        """Returns the records, without those of dropped functions, whose time counts for the calling lines."""
         dropped = self._dropped_identities
         return [record for record in self.records if not any(record[0] in each for each in dropped)]
 
@@ -344,7 +346,7 @@ class LineTimeline:
         """True if the loop ran too many lines to be timed one by one."""
 
     def start(self, loop: CodeType | None, functions: Iterable[CodeType], frame: FrameType | None) -> bool:
-        """Starts with `frame` at a boundary; False if there is nothing to time or another tracer is on."""
+        """Starts with `frame` at a boundary; returns False if there is nothing to time or another tracer is on."""
         codes = {id(code): code for code in (*functions, *((loop,) if loop else ())) if _traceable(code)}
         if not codes:
             return False

@@ -89,7 +89,7 @@ class RangePatch:
         self._short.clear()
 
     def again(self) -> None:
-        """Forgets short zero_grads, which are timed again, and all names if the table is full."""
+        """Forgets which zero_grads are short, so that they are timed again, and all names if the table is full."""
         if len(self._known) >= KNOWN_NAMES:
             self._known.clear()
         for name in self._short:

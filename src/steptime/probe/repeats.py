@@ -55,8 +55,8 @@ _Key = tuple[CodeType, int]
 
 
 def fingerprint(value: Any, *, long: bool = False) -> int | None:
-    """A hash of a result; None for what holds no array, or what cannot be looked at. long: long containers may be it,
-    too, as what a function reads from a file."""
+    """Hash of a result; None if the result holds no array or cannot be examined. long: True if it may be a long
+    container, such as what a function reads from a file."""
     found: list[int] = []
     with suppressed(RuntimeError):  # a tensor without memory, as functorch's are
         if _gather(value, found, DEEPEST, long) >= LEAST_ELEMENTS:
@@ -145,8 +145,9 @@ class _Evaluated:
         self.changed = False
 
     def gave(self, found: int, step: int, callers: list[_Key], took: int, *, graph: bool = False) -> None:
-        """The line has given a result, in so many ns. callers: the lines that run, the outermost first. graph: backward
-        goes through it, for which one that was made without gradients is no substitute."""
+        """Called when the line has made a result in `took` ns. found: the result's hash. callers: the lines that run,
+        the outermost first. graph: True if backward goes through it: a result made without gradients is no substitute
+        for such a one."""
         self.evaluations += 1
         if found in self.results and step and graph <= self.results[found][2]:
             self.repeated += took
@@ -174,8 +175,9 @@ class _Running:
 
 
 class RepeatObserver:
-    """Looks at the results of some functions of the user's, in the thread that starts it, until it is stopped or has
-    taken `budget` ns. others: ns that other looks of ours have taken in this thread, which are no line's."""
+    """Observer of the results of some user functions, in the thread that starts it, until it is stopped or has taken
+    `budget` ns. others: function that returns the ns that other observers of ours have taken in this thread, which
+    belong to no line."""
 
     def __init__(self, codes: Iterable[CodeType], budget: int, others: Callable[[], int] = int) -> None:
         names = {code: sites.names_by_line(code) for code in codes}
@@ -190,8 +192,8 @@ class RepeatObserver:
         self._on = False
 
     def start(self, frame: FrameType | None) -> bool:
-        """False, and nothing is done, while somebody else traces, and where that writes variables (Python 3.10). frame:
-        those of the chosen functions from it outwards run already."""
+        """Starts the observation. Returns False, and does nothing, while somebody else traces, and if tracing writes
+        variables (Python 3.10). frame: user frames of the chosen functions, from this one outwards, already run."""
         if sys.gettrace() is not None or not self._stores or sys.version_info < sites.TRACED_FROM:
             return False
         for each in reversed([each for each in outwards(frame) if each.f_code in self._stores]):
@@ -204,11 +206,11 @@ class RepeatObserver:
 
     @property
     def single(self) -> bool:
-        """True if a line has given an array of single precision."""
+        """True if a line has made an array of single precision."""
         return self._work.single
 
     def boundary(self) -> None:
-        """A step has ended. What the first one gave is what the others are held against."""
+        """Called when a step has ended. Results of later steps are compared with those of the first one."""
         self.steps += 1
 
     def give_up(self) -> None:
@@ -218,7 +220,7 @@ class RepeatObserver:
             sys.settrace(None)
 
     def stop(self, frame: FrameType | None) -> list[dict[str, Any]]:
-        """Ends it; the lines whose results come again, for `RepeatFacts`. frame: as of `start`."""
+        """Ends the observation; returns the lines with repeated results, for `RepeatFacts`. frame: as in `start`."""
         self.give_up()
         for each in outwards(frame):
             if each.f_trace is self._local:

@@ -299,7 +299,7 @@ class Session:
 
     @guarding
     def inferring(self, module: torch.nn.Module) -> None:
-        """Makes this an inference job: a module is called again and again without a backward (see
+        """Marks this as an inference job: a module is called again and again without a backward (see
         patches.InferenceObserver)."""
         self._inference.remove()
         self._open()
@@ -377,7 +377,7 @@ class Session:
 
 
 def leave(session: Session) -> None:
-    """Ends the session on request; the job goes on as without us."""
+    """Ends the session on request; the job goes on without instrumentation."""
     session.stop_listening()
     end_script(session._script)  # and a profiler that is on with it; one that runs ends by itself
     session.catching.finish()
@@ -495,7 +495,7 @@ def end_script(stage: Stage | None) -> None:
 
 
 def desertion(lock: str) -> Callable[[], bool]:
-    """Returns a function that checks whether the `steptime attach`, which holds a lock while it lives, has died. Always
+    """Returns a function that is True once the `steptime attach` that holds a lock while it lives has died. Always
     False if its lock file is not visible from here (another container)."""
     if not os.path.exists(lock):
         return lambda: False

@@ -84,7 +84,8 @@ def _classify(file: str) -> int:
 
 
 def whose_frame(frame: FrameType) -> int:
-    """Returns the same for a frame; `python -c` and a script from stdin are the user's although they have no file."""
+    """Returns the owner of a frame's code (USER, LIBRARY or INNER). `python -c` and a script from stdin are the user's,
+    although they have no file."""
     file = frame.f_code.co_filename
     if file in ("<string>", "<stdin>"):
         return USER if frame.f_globals.get("__name__") == "__main__" else INNER
@@ -148,7 +149,7 @@ def _is_generated(path: str) -> bool:
 
 
 def line_of(place: tuple[str, int, str] | None) -> dict[str, Any] | None:
-    """`line_at` of a place that may be unknown."""
+    """Returns the `SourceLine` of a place with its current text, as `line_at` does; None for an unknown place."""
     return line_at(place) if place is not None else None
 
 
@@ -257,7 +258,7 @@ def line_that_calls(name: str) -> dict[str, Any] | None:
 
 
 def codes_in(*codes: CodeType) -> Iterator[CodeType]:
-    """Yields these codes, and all that are in them."""
+    """Yields these code objects, and all that are nested in them."""
     found = list(codes)
     for code in found:
         yield code
@@ -294,7 +295,7 @@ def _accesses(code: CodeType) -> Iterator[tuple[int, bool, str]]:
 
 
 def names_of(instruction: dis.Instruction) -> Iterator[tuple[bool, str]]:
-    """Yields (whether it binds it, name) of what one instruction names."""
+    """Yields (True if it is bound, name) for each name in one instruction."""
     operation, value = instruction.opname, instruction.argval
     if operation == "STORE_ATTR":
         yield True, f".{value}"

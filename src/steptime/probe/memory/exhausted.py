@@ -73,7 +73,7 @@ def facts(step: int) -> dict[str, Any] | None:
 
 
 def understood(error: BaseException | None) -> tuple[int | None, str, int | None] | None:
-    """Returns (requested bytes, device, its bytes) of an out-of-memory error; None for any other."""
+    """Returns (requested bytes, device, bytes of the device) of an out-of-memory error; None for any other error."""
     if isinstance(error, MemoryError):
         return None, "cpu", None
     if not isinstance(error, RuntimeError):
@@ -186,7 +186,8 @@ def ran_out(device: int, asked: int, _allocated: int, free: int) -> None:
 def with_request(
     snapshot: dict[str, Any], device: int, asked: int, free: int, frame: FrameType | None
 ) -> dict[str, Any]:
-    """Returns the snapshot with the failed request as its device's last event, as the allocator's history writes it."""
+    """Returns the snapshot with the failed request added as its device's last event, as the allocator's history writes
+    it."""
     traces = snapshot.setdefault("device_traces", [])
     traces += [[] for _ in range(device + 1 - len(traces))]
     events = traces[device]
