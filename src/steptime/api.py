@@ -54,9 +54,9 @@ __all__ = ["Benched", "Loaded", "LoadedComparison", "LoadedMemory", "LoadedRepor
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """Object that `steptime.load` returns. `str()` is its text, its value at the end of a notebook cell its picture.
-    `tables`: names of its tables for `to_dict`, `to_pandas` and `to_polars`, which return columns or a data frame.
-    Times are ns, sizes bytes."""
+    """Object that `steptime.load` returns. `str()` is its text, its value at the end of a cell its picture. `tables`:
+    names for `to_dict`, `to_pandas` and `to_polars`, which return columns or a data frame. Times are ns, sizes
+    bytes."""
 
     def _answer(self) -> Answer:
         raise NotImplementedError
@@ -126,8 +126,7 @@ class LoadedReport(Loaded):
         return LoadedReport(replace(self.report, processes=tuple(ordered)))
 
     def compare(self, *others: LoadedReport) -> LoadedComparison:
-        """Comparison of this run with later ones, as by `steptime compare`. Raises UsageError if no other run is
-        given."""
+        """Comparison of this run with later ones, as by `steptime compare`. Raises UsageError without others."""
         reports = [self.report, *(each.report for each in others)]
         if len(reports) < 2:
             raise UsageError("compare-two", "compare() needs a second report: before.compare(after)")

@@ -97,8 +97,7 @@ class PlainUnpickler(pickle.Unpickler):
 
 
 def unpickle(file: BinaryIO) -> tuple[Any, list[Any] | None]:
-    """Reads a pickle of plain data: returns (value, None), or for a truncated file (None, all objects whose reading had
-    started, in that order)."""
+    """Reads a pickle: returns (value, None), or if truncated (None, all objects that were started, in that order)."""
     unpickler = PlainUnpickler(file)
     try:
         return unpickler.load(), None
@@ -133,8 +132,7 @@ def _elements(value: Any, known: dict[int, int]) -> int:
 
 
 def serve(converter: str, memory: str, seconds: str) -> NoReturn:
-    """Main function of the process that reads an untrusted file. It never returns: freeing the value would take
-    long."""
+    """Main function of the process that reads a file. It never returns: freeing the value would take long."""
     module, _, function = converter.partition(":")
     convert: Converter = getattr(importlib.import_module(module), function)
     _limit(int(memory), int(seconds))

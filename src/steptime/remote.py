@@ -28,8 +28,7 @@ def is_url(path: str) -> bool:
 
 
 def check(url: str) -> None:
-    """Checks, before a job starts, that its recording can be copied to the URL afterwards. Raises UsageError and
-    OutputError."""
+    """Checks, before a job starts, that its recording can be copied to the URL. Raises UsageError and OutputError."""
     system, place = _open(url)
     try:
         taken = system.exists(f"{place}/manifest.json")

@@ -31,8 +31,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """List of items under a title, "" for none. first: number of items that a terminal shows before "and … more", None
-    for all."""
+    """List of items under a title, "" for none. first: number of items that a terminal shows, None for all."""
 
     title: str
     items: tuple[Item, ...]
@@ -54,9 +53,9 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """Big number of an answer: the possible or measured gain. number: "36.5 → 16.4 ms/step". word: "possible" or
-    "measured". times: "2.2×". interval: sentence with the interval of the new step time or of the speed-up. cause:
-    sentence with what gains most."""
+    """Big number of an answer, its possible or measured gain. number: "36.5 → 16.4 ms/step". word: "possible" or
+    "measured". times: "2.2×". interval: sentence with the interval of the new time or the speed-up. cause: sentence on
+    what gains most."""
 
     number: str
     word: str

@@ -43,8 +43,7 @@ FORMATS = tuple(each for each in RENDERERS if each != ".sarif")
 
 
 def rendered(answer: Answer, extension: str) -> str | bytes:
-    """Content of an answer in the format of a file extension, by the answer's own export, else by the common
-    renderer."""
+    """Content of an answer in the format of a file extension: its own export, else the common renderer's."""
     export = answer.exports.get(extension)
     return export() if export is not None else RENDERERS[extension](answer)
 

@@ -90,8 +90,7 @@ def styled(text: str) -> Any:
 
 
 def folded(line: str, width: int) -> list[str]:
-    """Pieces of a line, each of at most `width` columns, indented to its label. Words, such as paths to click, stay
-    whole."""
+    """Pieces of a line, each of at most `width` columns, indented to its label. Words, such as paths, stay whole."""
     if len(line) <= width or PASTED.match(line):
         return [line]
     match = HANGING.match(line)

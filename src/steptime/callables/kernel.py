@@ -90,8 +90,8 @@ class ChainLink:
 
     @property
     def over(self) -> tuple[int, ...]:
-        """Dimensions that the operator reduces over: those printed, else all; for a softmax's gradient, those after
-        both tensors."""
+        """Dimensions that the operator reduces over, printed or all; of a softmax's gradient, those after both
+        tensors."""
         if self.name not in REDUCTIONS:
             return ()
         sides, at = len(self.call.all_tensors[0].shape), 2 if self.name.endswith("backward_data") else 1

@@ -167,8 +167,8 @@ class LoaderJob:
 @dataclass(frozen=True, slots=True)
 class LoaderSetting:
     """Results of one setting. name: the setting. wait: time in next() per batch, ns; batch: wait plus the training
-    step, ns. first: time of the first batch, with the start of workers, ns. received: time to receive a ready batch,
-    ns. samples, bytes: per batch. repeats: True if every worker yields all items, so that items repeat. failed: error
+    step, ns. first: time of the first batch, with the workers' start, ns. received: time to receive a ready batch, ns.
+    samples, bytes: per batch. repeats: True if every worker yields all items, so that they repeat. failed: error
     message, or ""."""
 
     name: str

@@ -87,8 +87,7 @@ class _SweepAnswer(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class PlacedOperator:
-    """Operator of a recording, by its shapes, for the roofline. duration: ns per step; flops: per step; bytes: least
-    number moved per step."""
+    """Operator of a recording, by its shapes. duration: ns per step; flops: per step; bytes: least number per step."""
 
     name: str
     shapes: str

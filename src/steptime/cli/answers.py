@@ -117,9 +117,8 @@ def _dear(line: SourceLine, taken: float, step: float) -> Document:
 
 
 def to_try(report: Report, job: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Codes of the fixes that can be tried, by the code of the finding that they answer. Fixes that a trial of this
-    recording has rejected, or that cannot be written into its sources, are left out. {} for a trace, which has no job
-    to run."""
+    """Codes of the fixes that can be tried, by the code of their finding. Fixes that a trial of this recording has
+    rejected, or that cannot be written into its sources, are left out. {} for a trace, which has no job to run."""
     process = report.processes[0]
     if process.case.step.mode == "trace":
         return {}

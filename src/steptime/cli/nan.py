@@ -140,8 +140,8 @@ def _instrument(
 
 
 def run(**given: Any) -> int:
-    """Runs the job, and again around the step of a fault. given: fields of `NanOptions`. Returns the exit status.
-    Raises SteptimeError."""
+    """Runs the job, and again around the step of a fault; returns the exit status. given: of `NanOptions`. Raises
+    SteptimeError."""
     options = NanOptions(**given)
     if options.at is not None and (options.go_on or options.no_replay):
         raise UsageError("usage", "--at makes a single instrumented run. Drop --continue and --no-replay.")

@@ -33,8 +33,7 @@ NUMBER = re.compile(r"[0-9]{1,9}")
 
 
 def ranks(context: click.Context, parameter: click.Parameter, value: str) -> tuple[str, ...]:
-    """Value of --trace-ranks (a callback of click). Raises click.BadParameter for a word that is neither a number nor
-    known."""
+    """Value of --trace-ranks. Raises click.BadParameter for a word that is neither a number nor a known one."""
     given = tuple(word.strip() for word in value.split(",") if word.strip())
     wrong = next((word for word in given if word not in WORDS and not NUMBER.fullmatch(word)), None)
     if wrong is not None or not given:

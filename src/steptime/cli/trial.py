@@ -269,8 +269,7 @@ def _reason(outcome: Outcome, folder: Path, seconds: float) -> NothingMeasuredEr
 
 @dataclass(frozen=True, slots=True)
 class TrialOutput:
-    """Outcome of a trial. folder: folder of the trial, None if there was nothing to try. by_steps: True if step times
-    were compared."""
+    """Outcome of a trial. folder: None if there was nothing to try. by_steps: True if step times were compared."""
 
     folder: Path | None
     answer: Answer
@@ -326,8 +325,7 @@ def named_fix(word: str) -> Fix:
 
 
 def only(named: Sequence[Fix], proposals: Sequence[Proposal], case: Case) -> tuple[Proposal, ...]:
-    """Proposals of the named fixes, in order; of a fix that answers no finding, all options that fit. Raises
-    UsageError."""
+    """Proposals of the named fixes, in order; all that fit of a fix that answers no finding. Raises UsageError."""
     found: list[Proposal] = []
     for fix in named:
         fitting = [each for each in proposals if each.fix is fix]
@@ -343,14 +341,13 @@ def only(named: Sequence[Fix], proposals: Sequence[Proposal], case: Case) -> tup
 
 
 def far_end_first(numbers: Sequence[int]) -> list[int]:
-    """Numbers in the order to try: the largest, then the others ascending, so that both ends are known if the budget
-    does not pay for all."""
+    """Numbers in the order to try: the largest, then the others ascending, so that a small budget covers both ends."""
     largest, *others = sorted(set(numbers), reverse=True)
     return [largest, *reversed(others)]
 
 
 def sweep(workers: Sequence[int], case: Case) -> tuple[Proposal, ...]:
-    """Proposals with these numbers of workers; the job's own number is tried anyway. Raises UsageError if none can be
+    """Proposals with these numbers of workers; the job's own is tried anyway. Raises UsageError if none can be
     tried."""
     options = (worker_option(case, number) for number in far_end_first(workers))
     found = tuple(Proposal(fitting_workers, option, "") for option in options if option is not None)
@@ -488,8 +485,7 @@ def _say_what_it_takes(plan: Plan, budget: Budget, *, forking: bool, at_once: in
 
 
 def longer(budget: Budget, needed: float) -> int:
-    """Sufficient budget, minutes: at least twice the present one, and enough for a proof. needed: seconds of the
-    proof."""
+    """Sufficient budget, minutes: at least twice this one, and enough for a proof. needed: seconds of the proof."""
     return ceil(max(2 * budget.seconds, needed) / 60)
 
 

@@ -28,8 +28,7 @@ ROOM = 1 << 20
 def resolve(command: Sequence[str], directory: Path = Path()) -> tuple[str, ...]:
     """Returns the words to execute in `directory`. `train.py …` is short for `python train.py …`.
 
-    Raises UsageError without a command, CommandError (127 not found, 126 not executable) if it cannot be started.
-    """
+    Raises UsageError without a command, CommandError (127 not found, 126 not executable) if it cannot be started."""
     if not command:
         raise UsageError(
             "no-command", "No command was given. Write it after --, as in: steptime run -- python train.py"

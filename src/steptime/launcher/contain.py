@@ -335,7 +335,7 @@ def _write(name: str, text: str) -> None:
 
 
 def check(spec: Spec) -> None:
-    """Makes, renames and removes files in the folders of a specification, as jobs do. Raises OSError for the first
+    """Makes, renames and removes files in a specification's folders, as jobs do. Raises OSError for the first
     failure."""
     for folder in spec["check"]:
         first, second = (os.path.join(folder, f".steptime-{os.getpid()}-{number}") for number in range(2))

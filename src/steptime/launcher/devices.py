@@ -82,8 +82,7 @@ class Devices:
         return all(uuid in self._handles for uuid in uuids)
 
     def look(self, pids: frozenset[int]) -> list[dict[str, Any]]:
-        """Returns a `DeviceSample` of each device, as a dictionary without unavailable fields. pids: processes of the
-        job."""
+        """Returns the `DeviceSample` of each device, without unavailable fields. pids: processes of the job."""
         return [{"uuid": name, **self._figures(handle, pids)} for name, handle in self._handles.values()]
 
     def free_bytes(self) -> int:

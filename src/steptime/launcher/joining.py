@@ -31,8 +31,8 @@ LOOK = 0.2
 
 @dataclass(frozen=True, slots=True)
 class RecordingPlace:
-    """Place where a launcher records. mark: file that exists while its part of the job runs. leads: True for the
-    launcher that reports on the job."""
+    """Place where a launcher records. mark: file for the time that its job runs. leads: True for the one that
+    reports."""
 
     folder: Path
     mark: Path

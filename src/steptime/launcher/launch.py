@@ -35,9 +35,8 @@ PRELOAD = "LD_PRELOAD"
 
 
 def changed_variables(changes: Iterable[Change]) -> dict[str, str]:
-    """Returns the environment variables that changes of kind "environment" set (arguments: name and value), and those
-    of kind "preload" (target: a library's name, such as "jemalloc", or its path). A missing library is left out, which
-    the probe reports."""
+    """Returns the environment variables for changes "environment" (arguments: name and value) and "preload" (target: a
+    library's name, such as "jemalloc", or its path). A missing library is left out, which the probe reports."""
     variables: dict[str, str] = {}
     for change in changes:
         if change.kind == "environment":

@@ -10,9 +10,9 @@ from steptime.changes import Change, VariantOptions
 
 @dataclass(frozen=True, slots=True)
 class NumericsOptions:
-    """Options of `steptime nan`. mode: "watch", or "instrument" from first_step to last_step, after the first run has
-    found a fault of `kind`. seed: number that replaces the job's random seeds. go_on: True to let the job run on after
-    a finding."""
+    """Options of `steptime nan`. mode: "watch", or "instrument" from first_step to last_step, after a first run found a
+    fault of `kind`. seed: number that replaces the job's random seeds. go_on: True if the job runs on after a
+    finding."""
 
     mode: str
     seed: int
@@ -63,9 +63,8 @@ WAITING = "waiting for the first training step"
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Progress of the job. steps: number taken by the process with most. processes: number that train. notice: reason
-    why a process with torch is not measured, or "". bar: True if a progress bar is on the current line of standard
-    error."""
+    """Progress of the job. steps: number of the process with most. processes: number that train. notice: reason why a
+    process with torch is not measured, or "". bar: True if a progress bar is on the current line of standard error."""
 
     elapsed_seconds: float
     steps: int

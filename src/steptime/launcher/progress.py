@@ -58,8 +58,7 @@ ISOLATED = "IES"
 
 
 class Overlooked:
-    """Finder of the first Python process with torch but without the probe. pids: function that returns the job's
-    current processes."""
+    """Finder of the first Python with torch but without the probe. pids: function that returns the job's processes."""
 
     def __init__(self, folder: Path, pids: Callable[[], Iterable[int]]) -> None:
         self._seen = folder / "seen-python"

@@ -179,8 +179,7 @@ class StartedJob(Protocol):
 
 
 class Timer(Protocol):
-    """Work of the supervisor that repeats: due at `due` (seconds of time.monotonic), after which it sets the next
-    time."""
+    """Repeated work of the supervisor, due at `due` (seconds of time.monotonic), after which it sets the next time."""
 
     due: float
     failed: bool

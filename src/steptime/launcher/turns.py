@@ -168,8 +168,7 @@ class Turn:
         self._asked, self.look = False, LOOK
 
     def rest(self) -> float:
-        """Stops the job, lets the others run, and resumes it. Returns the seconds that it was stopped. Raises
-        TurnsEndedError."""
+        """Stops the job, lets the others run, resumes it. Returns the seconds of the stop. Raises TurnsEndedError."""
         turns, start = self._turns, time.perf_counter_ns()
         stopped: list[psutil.Process] = []
         while new := [each for each in _job_of(self._watchdog) if each not in stopped]:  # started in this moment

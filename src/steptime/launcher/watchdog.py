@@ -178,8 +178,7 @@ def end_as(code: int) -> int:
 
 
 def sweep() -> None:
-    """Reads the names of folders to remove from a pipe, and removes them when no process is left that could name
-    more."""
+    """Reads the names of folders to remove, and removes them when no process is left that could name more."""
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     asked = [json.loads(line) for line in sys.stdin.buffer if line.endswith(b"\n")]
     for path, whole in asked:
@@ -202,8 +201,7 @@ def clear(folder: OwnFolder) -> None:
 
 
 class Janitor:
-    """Remover of a trial's folders, in a process of its own that starts with the first folder; this is our end of its
-    pipe."""
+    """Remover of a trial's folders, a process that starts with the first folder; this is our end of its pipe."""
 
     def __init__(self) -> None:
         self._pipe: int | None = None

@@ -31,8 +31,7 @@ class BarPiece:
 
 @dataclass(frozen=True, slots=True)
 class StepCourse:
-    """Chart of the mean step in each part of the last minute. points: one polyline per interval with steps, in a square
-    of BOX."""
+    """Chart of the mean step over the last minute. points: a polyline per interval with steps, in a square of BOX."""
 
     points: tuple[str, ...]
     up: tuple[Tick, ...]
@@ -54,8 +53,7 @@ class RankBar:
 
 @dataclass(frozen=True, slots=True)
 class PercentStrip:
-    """Strip of a percentage over the last minute. points: a polygon per interval with samples. now: newest value, as
-    text."""
+    """Strip of a percentage over the last minute. points: a polygon per interval with samples. now: newest value."""
 
     name: str
     points: tuple[str, ...]
@@ -91,8 +89,7 @@ def step_course(rank: RankView) -> StepCourse | None:
 
 
 def rank_rows(ranks: Sequence[RankView], waiting: float) -> tuple[tuple[RankBar, ...], tuple[Tick, ...]]:
-    """Bars of several ranks: (rows, stragglers first; axis of time per step). waiting: time that others wait for the
-    straggler, ns per step."""
+    """Bars of several ranks: (rows, stragglers first; time axis). waiting: time lost to the straggler, ns per step."""
     times = [rank.wall / rank.steps for rank in ranks if rank.steps]
     if len(ranks) < 2 or not times:
         return (), ()

@@ -119,8 +119,8 @@ class JsonLines:
 
 
 class Prometheus:
-    """Exporter that serves /metrics to scrapers. Raises OutputError if the port is taken, UsageError without the
-    extra."""
+    """Exporter that serves /metrics to scrapers. Raises OutputError if the port is taken, UsageError if not
+    installed."""
 
     def __init__(self, address: str, port: int) -> None:
         library = _imported("prometheus_client", "prometheus")
@@ -159,7 +159,7 @@ class Prometheus:
 
 
 class OpenTelemetry:
-    """Exporter by OTLP/HTTP to OTEL_EXPORTER_OTLP_ENDPOINT. write: function that prints. Raises UsageError without the
+    """Exporter by OTLP/HTTP to OTEL_EXPORTER_OTLP_ENDPOINT. write: print function. Raises UsageError without the
     extra."""
 
     def __init__(self, period: float, write: Callable[[str], None]) -> None:

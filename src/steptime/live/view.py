@@ -55,8 +55,8 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """Batches that a loader held ready when the job asked. ready: mean number over the last ten seconds; most: largest
-    possible number."""
+    """Batches ready when the job asked its loader. ready: mean number over the last ten seconds; most: largest possible
+    one."""
 
     ready: float
     most: int
@@ -97,8 +97,7 @@ class RankView:
             raise ValueError("the parts of the last minute do not sum to its wall clock")
 
     def note(self, waiting: float) -> str:
-        """Text on who waits for the rank, else on what it does now. waiting: time that others wait for the straggler,
-        ns per step."""
+        """Text on who waits for the rank, else on its activity. waiting: time lost to the straggler, ns per step."""
         if self.late:
             return f"straggler: the other ranks wait {format_duration(waiting)}/step for it"
         return f"now: {self.doing}" if self.doing else ""
@@ -146,8 +145,8 @@ class LiveView:
 
 
 def view_of(process: Process, total: int) -> tuple[RankView, Int64]:
-    """State of a rank: (its last minute, its own time in each step in ns, or -1 for a noisy step). total: number of its
-    steps so far."""
+    """State of a rank: (its last minute, its own time in each step, ns, -1 for a noisy step). total: its number of
+    steps."""
     facts, layout = process.facts, lay_out_whole(process)
     steps = layout.timeline.steps
     view = RankView(name_of(process), facts.rank, facts.host, facts.device_name or facts.device, total)

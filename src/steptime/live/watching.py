@@ -48,8 +48,8 @@ if its processes are gone, after SILENCE if they cannot be checked."""
 
 
 def find_recording(target: str | None) -> Path:
-    """Path of the recording for a folder, for a process ID, or (for None) the newest one that grows. Raises UsageError
-    and RecordingError."""
+    """Path of the recording in a folder, of a process ID, or the newest growing one. Raises UsageError,
+    RecordingError."""
     if target is None:
         return _newest(Path("runs"))
     path = Path(target)
@@ -242,8 +242,7 @@ def diagnosis_command(recording: Path, *options: str) -> list[str]:
 
 
 class Diagnosis:
-    """Background diagnosis of a recording: runs now and then in a process and a folder of its own, and keeps its
-    result."""
+    """Background diagnosis of a recording: runs now and then in its own process and folder, and keeps its result."""
 
     def __init__(self, recording: Path) -> None:
         self._recording = recording.absolute()

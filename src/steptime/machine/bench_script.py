@@ -154,8 +154,7 @@ def matmul_dtype(values: list[Any], device: str) -> str:
 
 
 def settings_of(callables: dict[str, Any], inputs: Any, request: dict[str, Any], shapes: Any, dtype: Any) -> list[Any]:
-    """Results for inputs of these shapes and this dtype: one setting, or one for each input that the function
-    yields."""
+    """Results for inputs of these shapes and dtype: one setting, or one for each input that the function yields."""
     kind = getattr(torch, dtype) if dtype else None
     asked, found = {"shapes": shapes, "dtype": dtype or ""}, list[Any]()
     arguments = made(inputs, next(iter(callables.values())), shapes, kind, request["device"])
@@ -212,8 +211,7 @@ def quiet() -> Iterator[Callable[[], int]]:
 
 
 def made(inputs: Any, target: Any, shapes: Any, dtype: Any, device: str) -> Iterator[Arguments]:
-    """Yields the arguments for `target`: from the user's function (several if it yields them), from the shapes, or
-    none."""
+    """Yields the arguments for `target`: of the user's function (several if it yields them), of the shapes, or none."""
     torch.manual_seed(0)
     if inputs is not None:
         given = {"shape": shapes[0] if shapes else None, "shapes": shapes, "dtype": dtype, "device": device}
@@ -470,8 +468,7 @@ def moved(target: Any, dtype: Any, device: str) -> Any:
 
 
 def in_mode(function: Any, mode: str, arguments: Arguments) -> Any:
-    """Function as it runs in a mode ("eager", "compile", …). Comparing it with eager shows whether a mode that traces
-    has lost a branch."""
+    """Function as it runs in a mode. Comparing it with eager shows whether a mode that traces has lost a branch."""
     words, named = arguments
     if mode == "eager":
         return function
@@ -495,8 +492,7 @@ def _as_module(function: Any) -> torch.nn.Module:
 
 
 def renewed(tensor: Any) -> Any:
-    """Copy of a tensor with other values of the same kind: shuffled, so that indices stay valid, and floats multiplied
-    by 0.75."""
+    """Tensor of the same kind with other values: shuffled, so that indices stay valid, and floats times 0.75."""
     order = torch.randperm(tensor.numel(), device=tensor.device)
     new = tensor.detach().flatten()[order].view(tensor.shape)
     return new * 0.75 if tensor.is_floating_point() else new
@@ -545,8 +541,7 @@ def take_turns(candidates: list[Candidate], seconds: float) -> None:
 
 
 def compare(candidates: list[Candidate], callables: dict[str, Any], arguments: Arguments, request: Any) -> None:
-    """Compares the candidates' results with the first one's, and if possible all with the first callable's in
-    float64."""
+    """Compares candidates' results with the first one's, and if possible all with the first callable's in float64."""
     able = [each for each in candidates if each.survives(functools.partial(each.keep_results, arguments))]
     if not able:
         return
@@ -604,7 +599,7 @@ def exact_results(target: Any, arguments: Arguments, request: Any, first: list[A
 
 
 def worst(own: list[Any], reference: list[Any]) -> float:
-    """Largest difference between two results, relative to the largest magnitude of its tensor. Infinite if only one is
+    """Largest difference between results, relative to the largest magnitude of its tensor. Infinite if one is not
     finite."""
     found = 0.0
     for one, two in zip(own, reference, strict=True):

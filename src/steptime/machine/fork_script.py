@@ -40,8 +40,7 @@ LAUNCHER = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__
 
 
 class Becoming(BaseException):
-    """Exception that unwinds a fork's stack, so that the job runs on nearly none. request: program that the fork
-    becomes."""
+    """Exception that unwinds a fork's stack, so that the job runs on nearly none. request: program to become."""
 
     def __init__(self, request: dict[str, Any]) -> None:
         self.request = request
@@ -93,8 +92,7 @@ def preload() -> PackagesInMemory:
 
 
 def serve(connection: socket.socket) -> list[int]:
-    """Forks for each request, and sends the fork's process ID. Returns only in a fork, with the descriptors of its
-    request."""
+    """Forks for each request, and sends the fork's process ID. Returns, in a fork only, its request's descriptors."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the system collects ended forks
     connection.send(READY)
     while True:

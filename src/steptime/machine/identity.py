@@ -19,8 +19,7 @@ class Accelerator:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Identity of a machine, without its peaks. usable_cpus: number of CPUs that this process may use; memory:
-    bytes."""
+    """Identity of a machine, without its peaks. usable_cpus: number that this process may use; memory: bytes."""
 
     host: str
     system: str

@@ -87,8 +87,8 @@ def answer_of_loader(loader: Any, request: dict[str, Any], opened: OpenedFiles |
 
 
 def transfers(loader: Any) -> dict[str, Any]:
-    """Dictionary with "transfers", times to copy the loader's first batch to the device; or "no_transfer", the reason
-    why there are none."""
+    """Dictionary of "transfers", times to copy the loader's first batch to the device, or of "no_transfer", a
+    reason."""
     device = CudaCopies()
     if not device.there():
         return {}
@@ -280,8 +280,7 @@ class EpochBatches:
 
 
 def block(batches: EpochBatches, seconds: float, away: float) -> float:
-    """Mean time in next() over a block of batches, ns. away: time between two calls, as a training step takes it,
-    seconds."""
+    """Mean time in next() over a block of batches, ns. away: time between two calls, as for a training step, s."""
     spent, count, end = 0, 0, time.perf_counter() + seconds
     while count < LEAST_BATCHES or time.perf_counter() < end:
         start = time.perf_counter_ns()

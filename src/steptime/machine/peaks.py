@@ -42,8 +42,7 @@ class MeasurementError(Exception):
 
 
 def measured_by(script: Path, executable: str, words: list[str], kind: type[Kept], seconds: float) -> Measured[Kept]:
-    """Runs a script with the user's interpreter, and returns the answer in the last line of its output. Raises
-    MeasurementError."""
+    """Runs a script with the user's interpreter; the last line of output is the answer. Raises MeasurementError."""
     load = OtherLoad()
     command = [executable, str(script), *words]
     try:
@@ -173,8 +172,7 @@ def known(name: str) -> Machine | None:
 
 
 def measure(executable: str, device: str, *, threads: int | None = None, brief: bool = False) -> Machine:
-    """Measures the machine's peaks by running the script with the user's interpreter. Raises SteptimeError
-    (peaks-failed)."""
+    """Measures the peaks by running the script with the user's interpreter. Raises SteptimeError (peaks-failed)."""
     words = [device, str(threads or 0), str(int(brief))]
     try:
         done = measured_by(SCRIPT, executable, words, Machine, PATIENCE_SECONDS)

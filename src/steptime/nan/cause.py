@@ -85,8 +85,7 @@ def over_the_run(spread: History) -> Growth:
 
 
 def divergence(spread: History) -> float:
-    """Ratio of the run's last third to its first in median gradient norm; 1 if the growth is usual, or for too few
-    steps."""
+    """Ratio of the run's last third to its first in median gradient norm; 1 if usual, or for too few steps."""
     norms = [value_of(norm) for _, _, norm in spread]
     third = len(norms) // 3
     if len(norms) < FEWEST:

@@ -147,8 +147,7 @@ class ProcessNumerics:
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Likely cause of a non-finite value. name: as in docs/nan.md. sentence: explanation with numbers. advice: how to
-    fix it."""
+    """Likely cause of a non-finite value. name: as in docs/nan.md. sentence: with numbers. advice: how to fix it."""
 
     name: str
     sentence: str

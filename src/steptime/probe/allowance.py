@@ -97,13 +97,11 @@ class Allowance:
         return self._held() - self.fixed + self.slowed
 
     def again(self) -> None:
-        """Counts all costs so far as fixed, so that everything is measured anew: the measured steps were of another
-        kind."""
+        """Counts all costs so far as fixed, so that all is measured anew: the steps were of another kind."""
         self.fixed += self.spent
 
     def share(self, asked: bool = False) -> int:
-        """Returns the ns that the next measurement may cost; 0 if it must wait. asked: True if the user requested it;
-        the limit is then LONGEST."""
+        """Returns the ns that the next measurement may cost; 0 if it must wait. asked: True on request: LONGEST."""
         if asked:
             return LONGEST
         whole = max(LEAST, int((self._clock() - self._start) * SHARE))
@@ -166,6 +164,5 @@ class Allowance:
         self.detailed |= form.detailed
 
     def steps_took(self, steps: int, usual: int, took: int) -> None:
-        """Charges the slowdown of measured steps. usual: ns of one step; took: ns of all these steps, without pauses of
-        the job."""
+        """Charges the slowdown of measured steps. usual: ns of one; took: ns of all, without pauses of the job."""
         self.slowed += max(0, min(took - steps * usual, SLOWED * steps * usual))

@@ -69,8 +69,7 @@ class Deadline:
             _have_called()
 
     def ask(self) -> None:
-        """Calls `overdue` in the main thread. In a backward or a compiled function, where that is unsafe, the thread
-        retries later."""
+        """Calls `overdue` in the main thread; in a backward or a compiled function, the thread retries later."""
         self._asked = False
         if self._over or os.getpid() != self._process or not may_end():
             return
@@ -83,8 +82,7 @@ class Deadline:
 
 
 def may_end() -> bool:
-    """True if this thread is between two of the job's operators, so that instrumentation of torch may be switched
-    off."""
+    """True if this thread is between two operators of the job's, where instrumentation may be switched off."""
     return not (_is_in_backward(sys._getframe()) or in_compiled_call() or _is_in_torch())
 
 

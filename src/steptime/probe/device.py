@@ -48,8 +48,7 @@ def drained() -> None:
 
 
 def memory_sampler(journal: Journal) -> Callable[[bool], None]:
-    """Returns a function for every boundary that samples memory, at most once per MEMORY_PERIOD; each time if it is
-    called with True."""
+    """Returns a function for every boundary: it samples memory, at most once per MEMORY_PERIOD; with True, always."""
     due = 0
 
     def sample(at_once: bool) -> None:

@@ -103,8 +103,7 @@ class _Use:
     """Calls and inclusive time, ns, of one code object. holds: a forward, backward or update ran inside of it.
 
     The code object is held for the discovery, so that its id stays unique. wraps: a function made inside a function of
-    torch's or a package's, such as a decorator's: its caller counts as the caller of what it calls.
-    """
+    torch's or a package's, such as a decorator's: its caller counts as the caller of what it calls."""
 
     __slots__ = ("active", "calls", "code", "holds", "role", "time", "wraps")
 
@@ -129,8 +128,7 @@ class _Operator:
 
 
 class Discovery:
-    """Observer of the calling thread from `start` to `stop`, or for `most_calls` calls, each of which takes
-    microseconds."""
+    """Observer of the calling thread from `start` to `stop`, or for `most_calls`, which take microseconds each."""
 
     def __init__(self, most_calls: int = sys.maxsize) -> None:
         self._uses: dict[int, _Use] = {}

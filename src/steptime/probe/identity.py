@@ -277,8 +277,7 @@ UNKNOWN = "?"
 
 
 def tracers() -> list[dict[str, Any]]:
-    """Returns the fields of `TracerFacts` of the tools that Python calls in this thread. Call it while none of ours is
-    on."""
+    """Returns the fields of `TracerFacts` of the tools that Python calls in this thread, while none of ours is on."""
     tracemalloc = sys.modules.get("tracemalloc")
     traces_memory = tracemalloc is not None and tracemalloc.is_tracing()
     tools = {
@@ -347,8 +346,7 @@ def compilation_facts(after_us: int) -> tuple[list[dict[str, Any]], int]:
     """Returns `CompilationFacts` of the compilations that started after `after_us` (epoch, µs), and the start of the
     last one; none before Dynamo is loaded.
 
-    torch._dynamo.utils.get_compilation_metrics keeps the newest 64 (torch 2.4 to 2.13).
-    """
+    torch._dynamo.utils.get_compilation_metrics keeps the newest 64 (torch 2.4 to 2.13)."""
     # Another thread may be in the middle of importing it.
     metrics_of = getattr(sys.modules.get("torch._dynamo.utils"), "get_compilation_metrics", None)
     if metrics_of is None:

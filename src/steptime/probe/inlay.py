@@ -42,8 +42,7 @@ class LaidTable(dict[K, V]):
 
 
 class Reported:
-    """Context manager that our lines put around a call. It keeps the observers that saw the start, with their
-    tokens."""
+    """Context manager that our lines put around a call. It keeps the observers of the start, with their tokens."""
 
     __slots__ = ("_begun",)
     _begun: Any

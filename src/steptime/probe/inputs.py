@@ -48,10 +48,10 @@ over recurrent cells may have either dimension first."""
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Size of one call's inputs. rows: first dimension of all its tensors. length: second dimension of its integer
-    tensors, if all are 2-D and equal. named: True if one of them is called `input_ids`. several: True if there is more
-    than one. least: fewest dimensions of its floating-point tensors; None without any. largest: shape of the tensor
-    with most elements."""
+    """Size of a call's inputs. rows: first dimension of all its tensors. length: second dimension of its integer
+    tensors, if all are 2-D and equal. named: True if one is called `input_ids`. several: True if there are several.
+    least: fewest dimensions of its floating-point tensors; None without any. largest: shape of the tensor with most
+    elements."""
 
     rows: int
     length: int | None

@@ -157,8 +157,7 @@ class WorkObserver:
             work.taken += took
 
     def collated(self, frame: FrameType, result: Any) -> None:
-        """Called when a function that a loader calls has returned: counts how many items of the result are rows that it
-        made."""
+        """Called when a function that a loader calls has returned: counts the items that are rows of its result."""
         if frame.f_back is not None and frame.f_back.f_code.co_filename.endswith(FETCHES):
             items: Any = sites.variables(frame.f_back).get("data")
             known = self._lines.get((frame.f_code, frame.f_code.co_firstlineno))
@@ -168,8 +167,7 @@ class WorkObserver:
                 work.items, work.rows = work.items + len(items), work.rows + rows
 
     def evaluated(self, frame: FrameType, line: int, took: int, given: Iterable[Any], *, ran: bool) -> None:
-        """Called when a line has made the results `given` in `took` ns. ran: True if its function had started before
-        the observer."""
+        """Called when a line has made the results `given` in `took` ns. ran: True if its function ran before."""
         work = self._work(frame, line)
         work.seen += 1
         work.spent += took
@@ -222,8 +220,7 @@ class WorkObserver:
         return read not in dict(self._read(caller, caller.f_lineno, ran)).values()  # an argument: as its caller has it
 
     def inside(self, caller: CodeType, line: int, took: int) -> None:
-        """Called when a watched function that a line calls has taken `took` ns: what the line passes to it does not
-        count as its own."""
+        """Called when a watched function has taken `took` ns of a line: what is passed to it is not the line's own."""
         if (caller, line) in self._lines:
             self._lines[caller, line].inside += took
 
@@ -288,8 +285,7 @@ class WorkObserver:
         ]  # fmt: skip
 
     def repeated(self, steps: int, left_out: Iterable[_Key]) -> Iterator[dict[str, Any]]:
-        """Yields the calls with a repeated result, as fields of `RepeatedLine`, without those at the lines
-        `left_out`."""
+        """Yields the calls with a repeated result, as of `RepeatedLine`, without those at lines `left_out`."""
         left, later = set(left_out), max(1, steps - 1)
         for key, work in self._lines.items():
             for call in work.calls.values() if key not in left else ():
@@ -319,8 +315,7 @@ def _whole(value: Any) -> tuple[int, str, int] | None:
 
 
 def one_hot(value: Any) -> tuple[int, ...]:
-    """Shape of a tensor in main memory whose vectors along the last dimension each have a single one; () for other
-    values."""
+    """Shape of a tensor in main memory whose last dimension's vectors have a single one each; () for other values."""
     if not readable(value) or value.dtype not in ONE or value.ndim < 2:
         return ()
     shape, length = tuple(value.shape), value.shape[-1] * value.element_size()

@@ -51,8 +51,7 @@ class LoopFrame:
     """Finder of the frame that runs the training loop: the innermost one alive at two boundaries.
 
     `code`: its code object, None until `look` has found it. A mark costs nothing while no tracer is on; while one is,
-    nothing is marked.
-    """
+    nothing is marked."""
 
     def __init__(self) -> None:
         self.code: CodeType | None = None
@@ -86,8 +85,7 @@ class _Open:
 class LineClock:
     """Records (identity, start ns, end ns, calls) of executed lines, from the events of traced functions.
 
-    A line that calls a traced function goes on meanwhile, so its record encloses the function's.
-    """
+    A line that calls a traced function goes on meanwhile, so its record encloses the function's."""
 
     def __init__(self, bases: dict[int, int], loop: CodeType | None) -> None:
         self.records: list[tuple[int, int, int, int]] = []
@@ -100,13 +98,11 @@ class LineClock:
         self._calls: dict[int, int] = {}
 
     def enter(self, code: CodeType, line: int = 0) -> None:
-        """Called when a traced function starts or a generator resumes. line: line at which it already runs, 0 at its
-        start."""
+        """Called when a traced function starts or a generator resumes. line: where it already runs, 0 at its start."""
         self._stack.append(_Open(code, self._bases[id(code)] + line if line else 0, now()))
 
     def at(self, code: CodeType, line: int) -> None:
-        """Called when the function reaches a line. Functions that were entered after it and are still open were left
-        unseen."""
+        """Called when the function reaches a line. Functions entered after it and still open were left unseen."""
         time_now = now()
         stack = self._stack
         if not stack or stack[-1].code is not code:
@@ -330,8 +326,7 @@ class LineTimeline:
 
     `append(kind, flags, identity, start, end)` appends a record; its flags are the untimed calls in it, at most
     MOST_REPORTED. `fact(kind, **fields)` writes `CodeFacts` and `LineCostFacts`, `note(text)` a sentence. Records are
-    written at `stop`, because appending costs more than the lines take.
-    """
+    written at `stop`, because appending costs more than the lines take."""
 
     _next_base = 1
 
@@ -380,8 +375,7 @@ class LineTimeline:
         """Ends the timeline anywhere in the user's program; keeps the records so far.
 
         The trace function lives on until `stop`: the interpreter may be about to call it, and has no reference of its
-        own if a garbage collection comes first (Python 3.11, `call_trace` in Python/ceval.c).
-        """
+        own if a garbage collection comes first (Python 3.11, `call_trace` in Python/ceval.c)."""
         if self._clock is not None:
             self._clock.close()  # what runs from here on is no line's that was open
         if self._backend is not None:

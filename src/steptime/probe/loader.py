@@ -64,8 +64,7 @@ _at_collate: dict[int, int] = {}
 
 
 def fetch_starts(thread: int, start: int) -> None:
-    """Called in the thread that reads a batch, before the clock is read. Starts a sample if one is due; forgets a batch
-    that an error ended."""
+    """Called before a batch is read. Starts a sample if one is due; forgets a batch that an error ended."""
     if _at_fetch:
         _at_fetch.pop(thread, None)
         _at_collate.pop(thread, None)
@@ -360,8 +359,7 @@ def install(recording: str, append: Callable[[int, int, int, int, int], None], n
     """Installs the descriptors, once per process.
 
     `append(kind, flags, identity, start, end)` writes into the journal. `number_of(iterator)` returns the number of an
-    iterator that starts, also again. Raises AttributeError or KeyError if torch's layout is unknown.
-    """
+    iterator that starts, also again. Raises AttributeError or KeyError if torch's layout is unknown."""
     _LoaderState.recording, _LoaderState.append, _LoaderState.number_of = recording, append, number_of
     for fetcher in (torch_fetch._MapDatasetFetcher, torch_fetch._IterableDatasetFetcher):
         _LoaderState.fetches[fetcher] = _Fetch(fetcher.__dict__["fetch"], _become_worker)
@@ -488,8 +486,7 @@ def next_ended(number: int, start: int, end: int) -> dict[str, Any] | None:
 
 
 def ready(iterator: Any) -> int | None:
-    """Returns the number of batches that wait in the queue; None without workers or if the queue has no size. Takes no
-    lock."""
+    """Returns the number of batches in the queue; None without workers or if the queue has no size. Takes no lock."""
     waiting = getattr(iterator, "_data_queue", None)
     if waiting is None:
         return None

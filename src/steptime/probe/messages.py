@@ -32,8 +32,7 @@ def bar_is_open() -> bool:
 
 
 class BarMark:
-    """File that shows the launcher whether a progress bar is open, since the launcher prints lines between those of the
-    bar."""
+    """File that shows the launcher, which prints lines between those of a progress bar, whether one is open."""
 
     def __init__(self) -> None:
         self._known = False

@@ -93,8 +93,8 @@ def _has_gradient(parameter: Any) -> bool:
 
 
 class ModuleRanges(calls.CallObserver):
-    """Profiler ranges around module calls in one window. `end` closes the open ones, because the profiler frees its
-    events when it stops."""
+    """Ranges around module calls in a window. `end` closes open ones, because the profiler frees its events at its
+    stop."""
 
     def __init__(self, named: Iterable[tuple[str, torch.nn.Module]]) -> None:
         self._names = {

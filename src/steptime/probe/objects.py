@@ -26,8 +26,7 @@ unasked = torch._C.DisableTorchFunction
 
 @contextlib.contextmanager
 def unseen() -> Iterator[None]:
-    """Context manager in which our operators on tensors reach no mode of the job's, neither of functions nor of
-    dispatch."""
+    """Context manager in which our operators on tensors reach no mode of the job's, of functions or of dispatch."""
     with unasked():
         if not torch._C._len_torch_dispatch_stack():
             yield
@@ -54,8 +53,7 @@ def tensors_in(value: Any) -> Iterator[Any]:
 
 
 def attributes(owner: Any) -> list[tuple[Any, Any]]:
-    """Returns (name, value) of the entries in an object's dictionary; [] if a class of the user's would run code to
-    give it."""
+    """Returns (name, value) of an object's dictionary; [] if a class of the user's would run code to give it."""
     mro = type(owner).__mro__
     descriptor = next((kind.__dict__["__dict__"] for kind in mro if "__dict__" in kind.__dict__), None)
     if type(descriptor) is not GetSetDescriptorType:
@@ -142,8 +140,7 @@ class Gone:
     """Weak references to the user's objects, and a list of those whose object has died.
 
     The callback of a dead object is C from end to end. A signal handler that runs in a Python callback of the garbage
-    collector would raise where Python can only print and drop the exception.
-    """
+    collector would raise where Python can only print and drop the exception."""
 
     def __init__(self) -> None:
         self._gone: list[weakref.KeyedRef[int, Any]] = []

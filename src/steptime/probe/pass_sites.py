@@ -26,8 +26,7 @@ SECOND = "BackwardBackward"
 
 
 class PassSites(Follower):
-    """Observer of the training thread's backward passes, by the line that starts them. Reports each line once, as
-    `PassSiteFacts`."""
+    """Observer of the thread's backward passes, by the line that starts them; reports each once, as `PassSiteFacts`."""
 
     def __init__(self, report: Callable[..., None]) -> None:
         self._passes, self._report = 0, report

@@ -344,8 +344,7 @@ class NewModelObserver(CallObserver):
         self._known |= {id(module): weakref.ref(module) for module in modules_of(top_module)}
 
     def install(self, top_modules: Sequence[TopModuleTimer]) -> None:
-        """Starts the search for modules outside of `top_modules`. Does nothing without any: discovery is still to
-        come."""
+        """Starts the search for modules outside of `top_modules`. Without any, discovery is still to come."""
         if not 0 < len(top_modules) < self.MOST_MODELS:
             return
         for top_module in top_modules:

@@ -149,9 +149,9 @@ def comes_back() -> bool:
 
 @contextlib.contextmanager
 def kineto_silenced() -> Iterator[None]:
-    """Context manager that hides the lines that Kineto (torch 2.13) writes on stderr when our profile starts and stops,
-    by its severity level. The job's own profiler keeps its lines. A level that Kineto sets meanwhile, at its first
-    profile, stays."""
+    """Context manager that hides Kineto's lines (torch 2.13) on stderr when our profile starts and stops, by its
+    severity level. The job's own profiler keeps its lines. A level that Kineto sets meanwhile, at its first profile,
+    stays."""
     level = _KinetoState.level()
     before = level.value
     level.value = SILENT
@@ -191,8 +191,7 @@ def start_in_silence(profile: Any) -> None:
 
     Up to torch 2.12 the first one of a process warns on the user's stderr that it drops events between cycles; later
     ones of the job's then do not. With acc_events it does not warn. So acc_events is on during the start only: at the
-    end it would make a Python object of every event.
-    """
+    end it would make a Python object of every event."""
     before = _threads()
     profile.acc_events = True
     with kineto_silenced():  # of a profile without a schedule these two are its `start`
@@ -307,8 +306,7 @@ def observe_profilers() -> None:
 
 
 class ProfilerWindow:
-    """One recording of torch.profiler from `start` to `stop`. Both block the user's thread, and record the time of
-    that."""
+    """One recording of torch.profiler from `start` to `stop`. Both block the user's thread, and record how long."""
 
     def __init__(
         self,

@@ -59,8 +59,7 @@ class RangePatch:
     compiles, from their source.
 
     If a name has only one possible owner, a table keeps the head of its records (see journal.head) until `forget`. Such
-    a range is recorded without a look at the frame that opened it.
-    """
+    a range is recorded without a look at the frame that opened it."""
 
     def __init__(self, listener: Listener) -> None:
         self._listener = listener

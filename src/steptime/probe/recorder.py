@@ -32,8 +32,7 @@ class ThreadNumbers(dict[int, int]):
 def append_facts(path: str, facts: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
     """Appends (kind, fields) as one JSON object per line: a killed job tears at most the last. Raises OSError.
 
-    A field of `recording.Process` declares each kind, and which of several facts counts.
-    """
+    A field of `recording.Process` declares each kind, and which of several facts counts."""
     lines = (json.dumps({"fact": kind, **fields}, default=str).encode() + b"\n" for kind, fields in facts)
     append_to(path, b"".join(lines))
 

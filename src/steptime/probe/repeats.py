@@ -126,10 +126,9 @@ def _bytes(start: int, count: int, size: int, found: list[int]) -> int:
 class _Evaluated:
     """A line and the fingerprints of what it gave, with the step and the lines that called for it last. outer: the line
     that calls its function, of several the one of `callers` with most repeated time; depth: how many watched functions
-    run then. repeated: ns, again: number, of evaluations whose result had been there before; with_graph: ns of those
-    to whose result backward may go. askers: ns of those that
-    another line of one call asked for in the same step, by (that line, the line that asks again). changed: what it
-    bound was changed later."""
+    run then. repeated: ns, again: number, of evaluations whose result had been there before; with_graph: ns of those to
+    whose result backward may go. askers: ns of those that another line of one call asked for in the same step, by (that
+    line, the line that asks again). changed: what it bound was changed later."""
 
     __slots__ = (
         "again", "askers", "callers", "changed", "depth", "evaluations", "outer", "part", "repeated", "results",
@@ -146,8 +145,7 @@ class _Evaluated:
 
     def gave(self, found: int, step: int, callers: list[_Key], took: int, *, graph: bool = False) -> None:
         """Called when the line has made a result in `took` ns. found: the result's hash. callers: the lines that run,
-        the outermost first. graph: True if backward goes through it: a result made without gradients is no substitute
-        for such a one."""
+        outermost first. graph: True if backward goes through it; a result made without gradients is no substitute."""
         self.evaluations += 1
         if found in self.results and step and graph <= self.results[found][2]:
             self.repeated += took
@@ -176,8 +174,7 @@ class _Running:
 
 class RepeatObserver:
     """Observer of the results of some user functions, in the thread that starts it, until it is stopped or has taken
-    `budget` ns. others: function that returns the ns that other observers of ours have taken in this thread, which
-    belong to no line."""
+    `budget` ns. others: function for the ns that our other observers have taken in this thread."""
 
     def __init__(self, codes: Iterable[CodeType], budget: int, others: Callable[[], int] = int) -> None:
         names = {code: sites.names_by_line(code) for code in codes}

@@ -91,8 +91,7 @@ class _Call:
 
     line: the current one, 0 before the first; inside: ns of user functions called in it, with the tracer's time; nets:
     ns of all of them, without. entered: time of the tracer's call, ns. over: the call has ended; a generator's frame
-    may go on as another call.
-    """
+    may go on as another call."""
 
     __slots__ = ("entered", "function", "hits", "inside", "last", "line", "lines", "nets", "node", "over",
                  "ran")  # fmt: skip
@@ -137,8 +136,8 @@ class LineSampler:
         """Functions that take a good part of the time, known when it has stopped."""
 
     def start(self, frame: FrameType | None = None) -> bool:
-        """Starts the timing; returns False if a debugger or coverage traces. User frames from `frame` outwards are
-        timed from now on."""
+        """Starts the timing; False if a debugger or coverage traces. User frames from `frame` outwards are timed
+        too."""
         if sys.gettrace() is not None:
             return False
         for each in reversed([each for each in outwards(frame) if sites.whose_frame(each) == sites.USER]):
@@ -318,8 +317,7 @@ class LineSampler:
             self._calls[-1].has_called(now() - call.entered + self._outside, net)
 
     def stop(self, steps: int) -> dict[str, Any]:
-        """Ends the timing; returns the fields of `SampleFacts` over `steps` steps. Calls that still run count up to
-        now."""
+        """Ends the timing; returns the fields of `SampleFacts` for `steps` steps. Running calls count so far."""
         self.give_up()
         if self._skipping is not None:
             self._left_out(*self._skipping, self._end)

@@ -718,8 +718,8 @@ ASKED_AHEAD = REQUEST_PERIOD + FAST_PATH_TIME + AHEAD_TIME
 @dataclass(frozen=True)
 class Agreed:
     """Agreement of all ranks on a window. step: number of the step after which window `number` starts; steps: its
-    length, 0 if it must wait; detailed: True with shapes and modules; stacks: True if a window with stacks follows,
-    `apart` steps later; every: True if that one has shapes and allocations; late: True if it was not taken at its first
+    length, 0 if it must wait; detailed: with shapes and modules; stacks: True if a window with stacks follows, `apart`
+    steps later; every: True if that one has shapes and allocations; late: True if it was not taken at its first
     chance."""
 
     number: int
@@ -742,14 +742,12 @@ class Agreed:
 
 
 def ahead(duration: int, time: int = AHEAD_TIME) -> int:
-    """Returns the number of steps until one that all ranks can agree on, even if they are `time` ns apart. duration: ns
-    of a step."""
+    """Returns the number of steps until one that ranks `time` ns apart can agree on. duration: ns of a step."""
     return max(AHEAD_STEPS, time // max(1, duration))
 
 
 def agree(recording: str, mine: Agreed) -> Agreed:
-    """Returns the window that all ranks take. mine: this rank's proposal. Raises OSError if the file cannot be
-    written."""
+    """Returns the window for all ranks. mine: this rank's proposal. Raises OSError if the file cannot be written."""
     path = os.path.join(recording, mine.file_name)
     if not written_once(path, asdict(mine)):
         strange = OSError, ValueError, KeyError, TypeError, OverflowError

@@ -65,8 +65,7 @@ class GarbageObserver:
 
     The job can see the callback: Python has no other hook for the start and duration of a collection (`gc`'s statistics
     only count, `sys.monitoring` has no such event). It is the first one, so that a job that appends and pops finds its
-    own.
-    """
+    own."""
 
     def __init__(self, interval: Callable[[int, int, int, int], None]) -> None:
         self._interval = interval

@@ -185,8 +185,7 @@ def install() -> None:
     """Starts to store the sites of loaders and optimizers, whose constructors first call torch's log of API use.
 
     Their classes stay the same: libraries that inspect or replace `__init__` (Lightning does) find torch's. nn.Module
-    logs too; another name costs one lookup in a tuple.
-    """
+    logs too; another name costs one lookup in a tuple."""
     log, frame_of, failed = torch._C._log_api_usage_once, sys._getframe, False
 
     def _log_api_usage_once(*arguments: Any) -> Any:
@@ -269,8 +268,7 @@ def names_by_line(code: CodeType) -> dict[int, tuple[set[str], set[str]]]:
     """Returns (names bound, names read or called) by line.
 
     A called method counts by its name; other attributes have a leading dot (".grad"), so that they are not taken for
-    variables.
-    """
+    variables."""
     found: dict[int, tuple[set[str], set[str]]] = {}
     for line, stored, name in _accesses(code):
         stores, loads = found.setdefault(line, (set(), set()))

@@ -110,8 +110,7 @@ class Slower:
 
 
 class Untrained:
-    """Finder of steps before which the job evaluated or gathered experience: with more than MANY forwards without
-    gradients."""
+    """Finder of steps before which the job evaluated or gathered experience: over MANY forwards without gradients."""
 
     MANY = 4
 
@@ -127,8 +126,7 @@ class Untrained:
         self.now = 0
 
     def steps_to_next(self, step: int) -> int:
-        """Returns the number of steps that will end, after step `step`, before the next such step starts; 0 if
-        unknown."""
+        """Returns the number of steps after step `step` that end before the next such one; 0 if unknown."""
         return max(0, self.latest + self.distance - 1 - step) if self.distance else 0
 
 

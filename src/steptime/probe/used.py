@@ -165,8 +165,7 @@ class WalkedPass:
                 self.row_wise.add(at)
 
     def picked(self) -> Iterator[tuple[list[int], float]]:
-        """Yields (nodes, fraction of their rows that the loss uses) for nodes whose results are used in no other
-        way."""
+        """Yields (nodes, fraction of their rows that the loss uses) for nodes whose results have no other use."""
         parents = Counter(child for children in self.children for child in children)
         behind = {self._below(node) for node in self.kept if node in self.row_wise}  # others pick rows of theirs
         for node in (node for node in self.kept if parents[node] != 1 or node not in behind):
@@ -432,8 +431,7 @@ class ResultObserver(CallObserver):
 
 
 class UseObserver:
-    """Pair of a GradientObserver and a ResultObserver, active from `start` to `stop`, for at most `budget` ns of our
-    own time."""
+    """Pair of a GradientObserver and a ResultObserver, from `start` to `stop`, for at most `budget` ns of our time."""
 
     def __init__(self, named: Iterable[tuple[str, torch.nn.Module]], budget: int) -> None:
         named = list(named)

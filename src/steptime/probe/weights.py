@@ -70,8 +70,7 @@ MOST_MODELS = 16
 
 
 class WrittenModels:
-    """Observer of models' weights. written: function called once with the number of a model whose weights have
-    changed."""
+    """Observer of models' weights. written: called once with the number of a model whose weights have changed."""
 
     def __init__(self, written: Callable[[int], None]) -> None:
         self._written = written

@@ -47,8 +47,7 @@ def read_bytes(path: Path, largest: int, problems: list[str]) -> bytes:
 
 
 def read_blocks(path: Path, largest: int, block: int, problems: list[str]) -> Iterator[bytes]:
-    """Yields a file's bytes, at most `largest`, in blocks of `block` bytes (the last one shorter), so that holes of a
-    file need no memory."""
+    """Yields a file's bytes, at most `largest`, in blocks of `block` bytes, so that holes of a file need no memory."""
     try:
         if not path.is_file():  # a pipe by that name would hold us for ever
             return

@@ -53,8 +53,7 @@ class StepCount:
         self._left_out = 0
 
     def add(self, data: bytes) -> int:
-        """Counts the whole records in `data`; returns their number of bytes, so that a torn record can be read
-        again."""
+        """Counts the whole records in `data`; returns their bytes: a torn record must be read again."""
         whole = len(data) - len(data) % RECORD.size
         records = np.frombuffer(data[:whole], dtype=LAYOUT)
         self._kinds.update(_counted(records["kind"]))
@@ -83,8 +82,7 @@ class Following:
         self._file: BinaryIO | None = None
 
     def blocks(self) -> Iterator[bytes]:
-        """Yields content that is new since the last call. If a new file has replaced the old one, the old file's rest
-        comes first."""
+        """Yields content that is new since the last call; after a replacement, first the rest of the old file."""
         yield from self._rest()
         if self._replaced():
             self.close()
@@ -200,8 +198,7 @@ def _last_minute(records: Records) -> Records:
 
 
 class GrowingRecording:
-    """Recording that still grows, read from its folder. Raises RecordingError if the folder has none of a known
-    format."""
+    """Recording that still grows, in its folder. Raises RecordingError if there is none of a known format."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -45,8 +45,7 @@ class Life:
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """Table of a journal, with the size of what was left out. torn: number of bytes at the end; senseless: number of
-    invalid records."""
+    """Table of a journal. torn: number of bytes left out at its end; senseless: number of invalid records left out."""
 
     table: IntervalTable
     torn: int

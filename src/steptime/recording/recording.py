@@ -169,7 +169,7 @@ class CodeLine:
 
 @dataclass(frozen=True, slots=True)
 class CodeFacts:
-    """Traced function. loop: True if it contains the training loop. A LINE record's identity is `base` + (line -
+    """Traced function. loop: True if it has the training loop. A LINE record's identity is `base` + (line -
     first_line)."""
 
     base: int
@@ -236,10 +236,10 @@ class SampleFacts:
 @dataclass(frozen=True, slots=True)
 class RepeatedLine:
     """Line that computed again what it had computed before. evaluations: number per step; again: number per step, after
-    the first step, with a repeated result, in `duration` ns, of which `with_graph` for results that backward goes to;
-    results: number of different results. outer: line that calls its function; depth: number of functions on the stack.
-    called: package function that made the result, "" for the line itself. first, asker: lines of the same call that ask
-    for it within one step."""
+    the first step, with a repeated result, in `duration` ns, `with_graph` of it for results that backward goes to;
+    results: number of different ones. outer: line that calls its function; depth: number of functions on the stack.
+    called: package function that made the result, "" for the line itself. first, asker: lines of one call that ask in
+    one step."""
 
     site: SourceLine
     evaluations: float
@@ -356,8 +356,7 @@ class PassFacts:
 
 @dataclass(frozen=True, slots=True)
 class PassSiteFacts:
-    """Line that started many backward passes in a step, one of them at `start` ns. shared: True if they went through
-    the same graph."""
+    """Line that started many backward passes in a step, one at `start` ns. shared: True if they had the same graph."""
 
     site: SourceLine
     start: int
@@ -444,8 +443,7 @@ class SettingsFacts:
 
 @dataclass(frozen=True, slots=True)
 class CompilationFacts:
-    """Compilation by TorchDynamo. start: monotonic ns, None if unknown. failed: reason why nothing was compiled, else
-    ""."""
+    """Compilation by TorchDynamo. start: monotonic ns, if known. failed: reason why nothing was compiled, else ""."""
 
     function: str
     file: str
@@ -533,8 +531,7 @@ class EvaluatedFacts:
 
 @dataclass(frozen=True, slots=True)
 class LossFacts:
-    """Scaling of the first losses that backward started on. divided: True if they were divided or multiplied by a
-    number."""
+    """Scaling of the first losses that backward started on. divided: True if divided or multiplied by a number."""
 
     divided: bool
 

@@ -45,8 +45,8 @@ LEAST_CALLS = 5
 
 @dataclass(frozen=True, slots=True)
 class Thinned:
-    """Packed blocks to append to journal.packed and loader.packed. left_out: number of steps left out. sign: kind of
-    record that marks steps."""
+    """Packed blocks for journal.packed and loader.packed. left_out: number of steps. sign: kind of record that marks
+    steps."""
 
     journal: bytes
     loader: bytes

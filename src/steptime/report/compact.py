@@ -53,8 +53,7 @@ class CompactJob:
 
 @dataclass(frozen=True, slots=True)
 class CompactStep:
-    """Step of the job. duration_ns: mean of `steps` usual steps. warm_up, excluded: number of steps left out of the
-    mean."""
+    """Step of the job. duration_ns: mean of `steps` usual steps. warm_up, excluded: number of steps left out."""
 
     duration_ns: Interval
     steps: int
@@ -157,10 +156,9 @@ class CompactGpu:
 @dataclass(frozen=True, slots=True)
 class CompactElsewhere:
     """Predicted step on another device, or with a link that is `link` times as fast (`diagnose --on`, `--link`), with
-    as many ranks as here. device: name, "" for the same device. kernels_ns: predicted kernel time per step;
-    kernels_here_ns: kernel time in the trace. communication: fraction of kernel time that communicates. checked: True
-    if such predictions were compared with traces of both devices; else their error is unknown. peaks: sources of the
-    peaks of both devices."""
+    as many ranks as here. device: "" for the same one. kernels_ns: kernel time per step there; kernels_here_ns: in the
+    trace. communication: fraction of it that communicates. checked: True if such predictions were compared with traces
+    of both devices; else their error is unknown. peaks: sources of the peaks of both."""
 
     device: str
     link: float

@@ -61,8 +61,7 @@ _ITERATOR = re.compile(r"^enumerate\(DataLoader\)#_(SingleProcess|MultiProcessin
 
 
 def facts_of_process(process: Process) -> Facts:
-    """Facts of a recorded process for comparisons: its switches, its modules and the changes of a trial that were in
-    force."""
+    """Facts of a recorded process: its switches, its modules and the changes of a trial that were in force."""
     top_modules = ", ".join(
         f"{model.type} of {model.parameters} parameter tensors{', compiled' if model.compiled else ''}"
         for model in process.top_modules
@@ -212,9 +211,9 @@ MOST_SAMPLES = 240
 def machine_over_time(
     telemetry: Sequence[TelemetrySample], own: Sequence[DeviceFacts], case: Case, start: int
 ) -> MachineOverTime | None:
-    """Machine over time from the launcher's telemetry. own: devices of the process. start: time of the first step,
-    monotonic ns. Series that are missing in any sample are left out, and so is the time before the process has reported
-    its devices."""
+    """Machine over time from the launcher's telemetry. own: the process's devices. start: time of the first step,
+    monotonic ns. Series that any sample lacks, and the time before the process has reported its devices, are left
+    out."""
     cpus = case.settings.usable_cpus if case.settings is not None else 0
     reported = next(
         (number for number, each in enumerate(telemetry) if any(device.of(own) for device in each.devices)), 0
@@ -336,8 +335,7 @@ def with_trials(report: Report, folder: Path | None) -> Report:
 
 
 def of_copies(report: Report, source: str) -> Report:
-    """Report of temporary copies of files, renamed to `source`, the path that the user gave; its traces keep only their
-    file names."""
+    """Report of temporary copies of files under the user's path, `source`; its traces keep only their file names."""
     processes = (
         replace(process, traces=tuple(replace(each, path=Path(each.path).name) for each in process.traces))
         for process in report.processes
@@ -366,8 +364,8 @@ def next_command(source: str, environment: JobEnvironment, process: ProcessRepor
 
 
 def confirming(source: str, command: str) -> str:
-    """Command that, after the user has changed a line, records the job again and compares both runs: it shows whether a
-    leak is gone."""
+    """Command that, after a line was changed, records the job again and compares, which shows whether a leak is
+    gone."""
     recorded = shlex.quote(f"{source.rstrip('/')}-changed")
     return f"steptime run --recording {recorded} -- {command} && steptime compare {shlex.quote(source)} {recorded}"
 

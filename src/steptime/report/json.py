@@ -160,8 +160,7 @@ def read_file(path: Path, name: str) -> Report:
 
 
 def content(path: Path, name: str) -> bytes:
-    """Bytes of the file at `path`, which the user calls `name`. Raises RecordingError if it is larger than LARGEST, or
-    cannot be read."""
+    """Bytes of the file at `path`, which the user calls `name`. Raises RecordingError if too large or not readable."""
     try:
         with path.open("rb") as file:
             text = file.read(LARGEST + 1)

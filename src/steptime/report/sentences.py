@@ -136,8 +136,8 @@ def throughput_text(throughput: Throughput | None, device: str = "cpu", ranks: i
 
 
 def cost_text(cost: Cost, step: float) -> str:
-    """Cost of steptime as text: "27 µs/step always (< 0.1 %); 1.5 s once, for 6 profiled steps (22 % of this 7 s run)".
-    step: its duration, ns."""
+    """Cost as text: "27 µs/step always (< 0.1 %); 1.5 s once, for 6 profiled steps (22 % of this 7 s run)". step:
+    ns."""
     always = "always-on timers not measured"
     if cost.always_ns is not None:
         about = "" if cost.measured else "about "
@@ -165,8 +165,7 @@ LESS = "profiled less than usual"
 
 
 def own_cost_text(process: ProcessReport) -> str:
-    """Text on the cost of steptime itself, and on what it left out to save time and memory; "" if no job was
-    measured."""
+    """Text on steptime's own cost, and on what it left out to save time and memory; "" if no job was measured."""
     if process.cost is None:
         return ""
     less = [note for note in process.notes if note.startswith(LESS)]
@@ -226,8 +225,7 @@ def _why_unmodelled(case: Case) -> str:
 
 
 def reached_text(case: Case) -> str:
-    """Reached FLOP rate as text: "12.3 TFLOP/s, 4 % of the bfloat16 peak (312 TFLOP/s, datasheet)"; "" if no kernel has
-    a model."""
+    """FLOP rate as text: "12.3 TFLOP/s, 4 % of the bfloat16 peak (312 TFLOP/s, datasheet)"; "" without a model."""
     roofline, step = case.roofline, case.step.duration.value
     if roofline is None or not roofline.flops or not step:
         return ""
@@ -253,9 +251,8 @@ def _by_datasheet(roofline: RooflineUse, machine: MachineUse | None) -> str:
 
 
 def balance_text(case: Case) -> str:
-    """Arithmetic intensity as text: "12 FLOP/byte against a balance of 186 (bfloat16): memory-bound; memory-bound
-    kernels move 1.42 TB/s, 47 % of a copy's 3.01 TB/s". The bound is named only if the split of the kernels' time
-    agrees."""
+    """Intensity as text: "12 FLOP/byte against a balance of 186 (bfloat16): memory-bound; memory-bound kernels move
+    1.42 TB/s, 47 % of a copy's 3.01 TB/s". The bound is named only if the split of the kernels' time agrees."""
     roofline, machine = case.roofline, case.machine
     if roofline is None or machine is None or not roofline.bytes:
         return ""
@@ -299,8 +296,8 @@ HOUR, THOUSAND = 3.6e12, 1_000
 
 
 def price_text(report: Report) -> str:
-    """Price of the job as text: "$1.90 per 1,000 steps (8 GPUs at $2.50 an hour each); ST302 is worth $0.72 of it"; ""
-    without a price."""
+    """Price as text: "$1.90 per 1,000 steps (8 GPUs at $2.50 an hour each); ST302 is worth $0.72 of it"; "" without
+    one."""
     price, process = report.price, report.processes[0]
     if price is None:
         return ""

@@ -130,9 +130,8 @@ class Strip:
 def assemble(
     strips: Sequence[Strip], displayed: tuple[int, int], step: tuple[int, int], number: int, how: str, left_out: int = 0
 ) -> StepView:
-    """Step view of strips, in their order. displayed, step: (start, end), absolute ns; number, how: see `StepView`;
-    left_out: number of events that the strips already lack. If there are too many events or bytes, the shortest are
-    dropped."""
+    """Step view of strips, in order. displayed, step: (start, end), absolute ns; number, how: see `StepView`; left_out:
+    number of events that the strips already lack. Of too many events or bytes, the shortest are dropped."""
     count = sum(map(len, strips)) + left_out
     most = MOST_EVENTS
     for _ in range(_TRIES):
@@ -440,8 +439,7 @@ def _pair(window: Int64) -> tuple[int, int]:
 
 
 def step_view_of_trace(steps: StepContext, numbers: Int64) -> StepView:
-    """Step view of the steady step closest to the median. numbers: indices of the given steps (at least one) among all
-    steps of the trace."""
+    """Step view of the steady step closest to the median, of at least one. numbers: indices among all steps."""
     at = usual(steps.windows[:, 1] - steps.windows[:, 0])
     count = len(steps)
     how = "the only steady step" if count == 1 else f"the step closest to the median of {count} steady steps"

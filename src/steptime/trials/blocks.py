@@ -261,11 +261,10 @@ too."""
 
 def course(record: BlockRecord, rivals: Sequence[int], late: int, min_gain: float, left_ns: float = inf) -> Course:
     """Decides which variants go on, and returns their masks. rivals: for each variant, the mask of those that set the
-    same thing. late: mask of the compiled variants, which run after the others, one at a time, and join a combination
-    last, because each combination compiles again. left_ns: remaining time, ns; a compilation starts only if COMPILING
-    times the longest one so far is left. Single variants are decided first. Then each further winner is tried on top of
-    those taken, and joins them only if it makes them faster beyond noise. What FIRST_LOOKS did not decide goes on
-    last."""
+    same thing. late: mask of the compiled ones, which run after the others, one at a time, and join a combination last,
+    because each combination compiles again. left_ns: remaining time, ns; a compilation starts only if COMPILING times
+    the longest one so far is left. Single variants are decided first. Then each further winner is tried on top of those
+    taken, and joins them if it makes them faster beyond noise. What FIRST_LOOKS did not decide goes on last."""
     longest = max((each.preparing_ns for each in record.first if each.first & late), default=0)
 
     def starts(mask: int) -> bool:

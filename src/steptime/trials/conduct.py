@@ -501,8 +501,7 @@ def timed_steps(usual: float, start: float, among: int = 0) -> int:
 
 def seconds_for(plan: Plan, rehearsals: int, timed: int, rounds: int, *, forking: bool, at_once: int = 1) -> float:
     """Expected seconds of `rehearsals` rehearsals and, per round, `timed` timed processes, before any has run. forking:
-    True if they are forks of a process that imports torch once for each round. at_once: number of processes that start
-    at the same time."""
+    True if they are forks of a process that imports torch once per round. at_once: number that start together."""
     importing = plan.importing_seconds if forking else 0.0
     start = plan.start_seconds - importing
     steps = timed_steps(plan.step_seconds, start, among=forking) + plan.warm_up

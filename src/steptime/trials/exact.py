@@ -312,8 +312,7 @@ def _differing(mine: Counter[Group], theirs: Counter[Group], known: set[str]) ->
 
 
 def unclipped(run: Run, references: Sequence[Run]) -> str:
-    """Sentence on a step whose gradients reach the optimizer unclipped, while the job clips them; "" if there is
-    none."""
+    """Sentence on a step whose gradients reach the optimizer unclipped, unlike the job's; "" if there is none."""
     for number, (one, other) in enumerate(zip(run.work, references[0].work, strict=False), 1):
         if len(one.updated) != 2 or len(other.updated) != 2:
             continue

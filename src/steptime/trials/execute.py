@@ -96,9 +96,8 @@ FEWEST_STEPS = 5
 @dataclass(frozen=True, slots=True)
 class ScheduledRun:
     """Process of a trial that has not run yet; see `Run` for the other fields. deadline: seconds after which it counts
-    as hung. until_epoch: end of the budget, seconds since the epoch, None for no end. metric: number to read from the
-    output of a process that runs without the probe. step_seconds: seconds per step of the unchanged job, 0 if
-    unknown."""
+    as hung. until_epoch: end of the budget, seconds since the epoch, or None. metric: number to read from the output of
+    a process that runs without the probe. step_seconds: seconds per step of the unchanged job, 0 if unknown."""
 
     variant: Variant
     stage: int
@@ -306,8 +305,7 @@ def gradients_of(ranks: Sequence[Parity], process: Process) -> tuple[tuple[tuple
 
 
 def growth_per_step(parity: Parity | None) -> float | None:
-    """Growth of peak memory from step to step, bytes: the process's peak on a CPU, each step's on a device; None if
-    unknown."""
+    """Growth of peak memory per step, bytes: of the process on a CPU, of each step on a device; None if unknown."""
     if parity is None:
         return None
     found = growth_of("", "peak", np.arange(len(parity.peak_bytes)), parity.peak_bytes)

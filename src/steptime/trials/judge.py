@@ -90,8 +90,7 @@ def _of_turns(sums: Float64) -> Float64:
 
 
 def turns_of(before: Run, variant: Run) -> Float64:
-    """Rows of `RoundComparison.turns`, of the turns in which both runs took steps that count; no rows if fewer than
-    LEAST_TURNS."""
+    """Rows of `RoundComparison.turns` in which both took steps that count; no rows if fewer than LEAST_TURNS."""
     sums = []
     for run in (before, variant):
         steps, turns = np.array(run.step_ns, np.float64), np.array(run.turns, np.int64)
@@ -218,9 +217,8 @@ def judge(
     least_ns: float = 0.0,
     other: OtherWork = NO_OTHER_WORK,
 ) -> Judgement:
-    """Verdict on a variant. runs: those of its stage, with the baselines' and the control's. metric: quantity that is
-    compared in place of step times. least_ns: as in `beyond_roofline`. other: work between the steps; the gain of the
-    whole run decides."""
+    """Verdict on a variant. runs: its stage's, with the baselines' and the control's. metric: quantity in place of step
+    times. least_ns: as in `beyond_roofline`. other: work between the steps; the gain of the run decides."""
     target = metric if isinstance(metric, LossTarget) else None
     own = [run for run in runs if run.variant == variant.name]
     failed = [run for run in own if run.failure and not run.exact]
@@ -303,8 +301,7 @@ def overtaken(judgement: Judgement, others: Sequence[Judgement], goal: Goal = Go
 
 
 def side_by_side(judgements: Sequence[Judgement], goal: Goal = Goal.SPEED) -> tuple[Judgement, ...]:
-    """Judgements of one stage, compared with each other: one that is undecided because another variant overtook it says
-    so."""
+    """Judgements of one stage; one that is undecided because another variant overtook it says so."""
     reported = []
     for each in judgements:
         best = overtaken(each, judgements, goal) if each.verdict is TrialVerdict.UNDECIDED else None

@@ -75,10 +75,9 @@ def _stripped(text: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Patch:
-    """Patch of a job. files: (path relative to the job's folder, old text, new text). folder: the job's folder.
-    environment: variables to set with the patch. snippets: edits that could not be written, as text with file and line.
-    replaced: texts on non-literal arguments that the patch overrides, such as a command-line option that loses its
-    effect."""
+    """Patch of a job. files: (path relative to the job's folder, old text, new text). folder: the job's. environment:
+    variables to set with it. snippets: edits that could not be written, as text with file and line. replaced: texts on
+    non-literal arguments that the patch overrides, such as a command-line option that loses its effect."""
 
     folder: Path
     files: tuple[tuple[Path, str, str], ...] = ()

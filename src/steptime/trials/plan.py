@@ -206,8 +206,7 @@ def with_outputs(workspace: Workspace, ran: tuple[int, int]) -> Workspace:
 
 
 def ours_in(folder: Path) -> tuple[Path, ...]:
-    """Recordings and trials of steptime in a folder, which no variant needs; other programs, too, write such folders
-    there (TensorBoard)."""
+    """Recordings and trials in a folder, which no variant needs; TensorBoard may write into the same folder."""
     if not folder.is_dir():
         return ()
     children = [path for path in folder.iterdir() if path.is_dir()]

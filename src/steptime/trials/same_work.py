@@ -242,8 +242,7 @@ def _without(run: Run, references: Sequence[Run]) -> str:
 
 
 def shorter_pass(run: Run, references: Sequence[Run], least: float = 1.0) -> str:
-    """Sentence on a pass over a dataset that takes less than `least`, a fraction of the job's samples; "" if there is
-    none."""
+    """Sentence on a pass over a dataset that takes less than `least` times the job's samples; "" if none does."""
     usual = {(name, size): samples for each in references for name, size, samples in each.passes}
     for name, size, samples in run.passes:
         known = usual.get((name, size), 0)

@@ -120,7 +120,7 @@ class PlacedPoint:
 
 @dataclass(frozen=True, slots=True)
 class CurveChart:
-    """Chart of curves and points over a horizontal axis; the vertical axis is logarithmic. marked: legend of the
+    """Chart of curves and points over a horizontal axis, with a logarithmic vertical one. marked: legend of the
     points."""
 
     curves: tuple[ValueCurve, ...]
@@ -132,8 +132,7 @@ class CurveChart:
 
 
 def curve_of(name: str, tone: int, drawn: Sequence[tuple[float, Estimate]], axis: Decades) -> ValueCurve:
-    """Curve of values; those below 1 are drawn at 1. drawn: (percent of the horizontal axis, value) pairs; axis: the
-    vertical one."""
+    """Curve of values; those below 1 are drawn at 1. drawn: (percent across, value) pairs; axis: the vertical axis."""
 
     def point(x: float, value: float) -> str:
         return f"{BOX * x / 100:.1f},{BOX * (1 - axis.place(max(value, 1.0)) / 100):.1f}"

@@ -63,14 +63,12 @@ def as_svg(answer: Answer) -> str:
 
 
 def as_card(answer: Answer) -> bytes:
-    """Card of an answer, a picture for sharing, as PNG; needs the extra `images`. Raises OutputError if no font is
-    installed."""
+    """Card of an answer, a picture to share, as PNG; needs the extra `images`. Raises OutputError without fonts."""
     return as_png(as_svg(answer), 1.0)
 
 
 def as_png(svg: str, sharpness: float) -> bytes:
-    """SVG picture as PNG; needs the extra `images`. sharpness: pixels per SVG unit. Raises OutputError without
-    fonts."""
+    """SVG picture as PNG; needs the extra `images`. sharpness: pixels per unit. Raises OutputError without fonts."""
     import resvg_py
 
     folders = (Path(folder).expanduser() for folder in FONTS)

@@ -35,8 +35,7 @@ class LoaderChange(Applier, ABC):
     line, because a variant runs in a copy of the job's folder. Without it, training loaders are changed (shuffled, or
     with their own sampler).
 
-    A framework may construct a loader again from the one it got: each construction is changed.
-    """
+    A framework may construct a loader again from the one it got: each construction is changed."""
 
     def __init__(self, target: str, arguments: Arguments) -> None:
         super().__init__(target, arguments)
@@ -125,8 +124,7 @@ SETTINGS = ("num_workers", "persistent_workers", "prefetch_factor", "pin_memory"
 
 
 class LoaderSettings(LoaderChange):
-    """Change of loader settings. arguments: any of SETTINGS, and non_blocking (copies from pinned memory do not
-    wait)."""
+    """Change of loader settings. arguments: any of SETTINGS, and non_blocking (copies from pinned memory)."""
 
     def install(self) -> None:
         super().install()
@@ -336,7 +334,7 @@ class KeptItems(list[Any]):
 
 
 class CachedItems(LoaderChange):
-    """Change that makes all items once, at the loader's construction, and keeps them in a list. arguments: `site`, see
+    """Change that makes all items once, at the loader's construction, and keeps them. arguments: `site`, see
     LoaderChange. seconds: time for making them. Not applied if an item differs when made again, or takes random
     numbers."""
 
@@ -439,9 +437,8 @@ OWN = frozenset({"sampler", "_dataset", "_size", "_batches", "_lengths"})
 
 
 class SimilarLengths(LoaderChange):
-    """Change that gives batches similar lengths. arguments: `site`, see LoaderChange. The loader's sampler draws as
-    before; within a window of batches, rows of similar length share a batch. Each item is made once more, for its
-    length."""
+    """Change to batches of similar lengths. arguments: `site`, see LoaderChange. The loader's sampler draws as before;
+    within a window of batches, rows of similar length share a batch. Each item is made once more, for its length."""
 
     def decide(self, arguments: Arguments) -> str:
         if self.is_known(arguments):  # a framework makes the loader again

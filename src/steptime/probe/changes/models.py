@@ -26,8 +26,7 @@ def _on_cuda(module: torch.nn.Module) -> bool:
 
 
 class CudnnBenchmark(Applier):
-    """Change to cuDNN's benchmark mode, which tries its algorithms for every new shape and keeps the fastest. No
-    arguments."""
+    """Change to cuDNN's benchmark mode, which tries its algorithms for each new shape. No arguments."""
 
     detail = UNTRAINED
 
@@ -115,8 +114,7 @@ IMAGE = 4
 
 
 class ChannelsLast(Applier):
-    """Change to the channels_last layout of convolutions. Parameters stay the same objects; gradients and optimizer
-    states follow."""
+    """Change to channels_last convolutions. Parameters stay the same objects; gradients and optimizer states follow."""
 
     switchable = True
     order = 1
@@ -336,8 +334,7 @@ def _graphs() -> int:
 
 
 class DynamicShapes(Applier):
-    """Change that sets dynamic=True in the job's torch.compile. No arguments. Exercised if a changed call compiled a
-    graph."""
+    """Change to dynamic=True in the job's torch.compile. No arguments. Exercised if a changed call compiled a graph."""
 
     detail = "the job compiles nothing"
     _calls = 0

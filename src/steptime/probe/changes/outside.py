@@ -48,7 +48,7 @@ WRITTEN = ("os.truncate", "sqlite3.connect")
 
 
 class OutsideWrites:
-    """Listener to audit events, which reports writes outside of the process's containment. note: function that writes a
+    """Listener to audit events that reports writes outside of the containment. note: function that writes a
     sentence."""
 
     def __init__(self, recording: str, note: Callable[[str], None]) -> None:

@@ -39,8 +39,7 @@ ROOTS = 0
 
 
 class ParityRecorder:
-    """Recorder of the numbers that a variant computes: writes parity.jsonl in the process's folder
-    (docs/recording-format.md)."""
+    """Writer of a variant's numbers into parity.jsonl in the process's folder (docs/recording-format.md)."""
 
     def __init__(self, variant: ProcessVariant, *, profiles: bool = True) -> None:
         self._began = time.perf_counter_ns()

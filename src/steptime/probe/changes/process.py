@@ -34,8 +34,7 @@ class EnvironmentVariables(Applier):
 
 
 class Preloaded(Applier):
-    """Change that preloads a library, made at the launch. target: name of the library (jemalloc, tcmalloc) or its
-    path."""
+    """Change that preloads a library, made at the launch. target: its name (jemalloc, tcmalloc) or path."""
 
     def install(self) -> None:
         """Checks whether the dynamic loader has loaded the library."""

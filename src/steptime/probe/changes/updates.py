@@ -21,8 +21,7 @@ VARIANTS = ("fused", "foreach")
 
 
 class OptimizerVariant(Applier):
-    """Change to fused or foreach optimizers. arguments: fused or foreach, True. The user's own optimizer classes stay
-    as they are."""
+    """Change to fused or foreach optimizers. arguments: fused or foreach, True. The user's own classes stay."""
 
     switchable = True
 
@@ -246,8 +245,7 @@ class FewerExchanges(Applier):
             self.detail = "no update has been made"
 
     def after_backward(self) -> None:
-        """Sets whether the next backward exchanges gradients: DistributedDataParallel reads its switch in the
-        forward."""
+        """Sets whether the next backward exchanges gradients; its forward already reads that."""
         if not self._models or self._refused:
             return
         if not self._without_sync and not all(each.require_backward_grad_sync for each in self._models):
@@ -376,8 +374,7 @@ class ShardingSettings(Applier):
 
 
 class ShardedOptimizer(Optimizer8Bit):
-    """Change that puts ZeroRedundancyOptimizer around Adam, AdamW and SGD: each rank keeps the state of its part of the
-    parameters."""
+    """Change to ZeroRedundancyOptimizer around Adam, AdamW and SGD: each rank keeps a part of the state."""
 
     detail = "the job makes no optimizer of torch.optim in several ranks"
 

@@ -157,8 +157,7 @@ class ProcessVariant:
         _leave()
 
     def end(self, steps: int = 0) -> None:
-        """Ends the process after `finish`. steps: number of the step after which the other ranks end, too; 0 if they
-        end anywhere."""
+        """Ends the process after `finish`. steps: number of the other ranks' last step; 0 if they end anywhere."""
         if steps:
             self._name_end(steps)
         self.finish()

@@ -186,8 +186,7 @@ def ran_out(device: int, asked: int, _allocated: int, free: int) -> None:
 def with_request(
     snapshot: dict[str, Any], device: int, asked: int, free: int, frame: FrameType | None
 ) -> dict[str, Any]:
-    """Returns the snapshot with the failed request added as its device's last event, as the allocator's history writes
-    it."""
+    """Returns the snapshot with the failed request as its device's last event, as the allocator's history writes it."""
     traces = snapshot.setdefault("device_traces", [])
     traces += [[] for _ in range(device + 1 - len(traces))]
     events = traces[device]

@@ -59,8 +59,8 @@ class Holder(NamedTuple):
 
 
 def holder_of(objects: list[Any], frame: FrameType | None) -> Holder | None:
-    """Returns the holder of most of the objects, climbing until one has a name; None without one. frame: where user
-    code runs."""
+    """Returns the holder of most of the objects, climbing until one has a name, or None. frame: where user code
+    runs."""
     path = [objects[0]]
     current, ours = objects, {id(objects), id(path)}
     for _ in range(MOST_LEVELS):
@@ -250,8 +250,7 @@ def _line(name: str, codes: list[CodeType]) -> tuple[dict[str, Any], CodeType, b
 
 
 def growing_line(name: str, codes: list[CodeType]) -> dict[str, Any] | None:
-    """Returns the line that makes a variable grow; None if no line binds it, or calls append or a similar method on
-    it."""
+    """Returns the line that makes a variable grow; None if no line binds it, or calls append or the like on it."""
     found = _line(name, codes)
     return found[0] if found is not None else None
 

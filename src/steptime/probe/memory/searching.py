@@ -29,9 +29,8 @@ now = time.perf_counter_ns
 
 
 class EarlyLeakSearch:
-    """Search for leaks between the windows of the first steps, which are excluded anyway. A short job, or one with
-    short epochs, has ended or released everything before the search in steady steps. It reports only what keeps
-    graphs."""
+    """Search for leaks between the first windows, which are excluded anyway. A short job, or one with short epochs, has
+    ended or released everything before the search in steady steps. It reports only what keeps graphs."""
 
     def __init__(self, session: Session) -> None:
         self._session, self._search, self._last = session, LeakSearch(), -APART

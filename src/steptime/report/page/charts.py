@@ -71,9 +71,8 @@ class Sign:
 @dataclass(frozen=True, slots=True)
 class SeriesChart:
     """Chart of the duration of every step. mean, low, high: height of the usual step and of its interval, percent from
-    the bottom. kinds: (kind, its words, number of steps of it). layers: categories, each a single path over all bars
-    that show it. stride: number of neighbouring steps that share one row of categories. legend: (letter of a mark, its
-    meaning)."""
+    the bottom. kinds: (kind, its words, number of steps). layers: categories, each one path over all bars with it.
+    stride: number of neighbouring steps that share one row of categories. legend: (letter of a mark, its meaning)."""
 
     bars: tuple[Bar, ...]
     mean: float
@@ -253,8 +252,7 @@ _ADVICE = {
 @dataclass(frozen=True, slots=True)
 class RooflinePoint:
     """Point of the roofline chart: a group of kernels, or an operator. x, y: percent from the left and from the top; a
-    point above the roof is drawn at the roof, and `above` is True if it is clearly above. radius: pixels; lines: text
-    for the reader."""
+    point above the roof is drawn at it (above: clearly above). radius: pixels; lines: text for the reader."""
 
     x: float
     y: float
@@ -460,8 +458,8 @@ MOST_BOXES = 700
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """Box of the flame graph: one call. start, width: percent of the thread; row: number from the top; words: text next
-    to the pointer."""
+    """Box of the flame graph: one call. start, width: percent of the thread; row: number from the top; words: its
+    tooltip."""
 
     name: str
     kind: str

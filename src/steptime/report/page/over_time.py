@@ -88,8 +88,8 @@ def _ticks(top: float) -> tuple[Tick, ...]:
 
 @dataclass(frozen=True, slots=True)
 class MachineChart:
-    """Chart of the machine over time. curves: one per series, each with its mean. start, end: time at both ends of the
-    plot, in words."""
+    """Chart of the machine over time. curves: one per series, with its mean. start, end: time at both ends, in
+    words."""
 
     curves: tuple[Shape, ...]
     start: str

@@ -56,9 +56,8 @@ OPENS = ("<", ":")
 
 @dataclass(frozen=True, slots=True)
 class DisplayedTrace:
-    """Trace file that the page offers for download. identity: of the HTML element that holds its content; name: file
-    name for saving; content: gzip in base 85, padded, "" if the page does not carry it; length: size of the gzip,
-    bytes."""
+    """Trace file that the page offers for download. identity: of the HTML element with its content; name: file name for
+    saving; content: gzip in base 85, padded, "" if the page does not carry it; length: size of the gzip, bytes."""
 
     identity: str
     path: str
@@ -70,8 +69,7 @@ class DisplayedTrace:
 
 
 def displayed_traces(files: Sequence[TraceFile], room: int) -> tuple[DisplayedTrace, ...]:
-    """Trace files as the page offers them. room: bytes that the page has left for their content, filled in order of the
-    files."""
+    """Trace files as the page offers them. room: bytes that the page has left for content, first come first."""
     displayed = []
     for number, file in enumerate(files):
         content = file.content or b""

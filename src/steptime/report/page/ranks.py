@@ -28,8 +28,7 @@ class Heat:
 
 @dataclass(frozen=True, slots=True)
 class RankRowView:
-    """Row of the heat map: one process. late: True if the other ranks wait for it. finding: its finding with the
-    largest savings."""
+    """Row of the heat map: one process. late: True if others wait for it. finding: the one with the largest savings."""
 
     name: str
     step: Heat
@@ -55,8 +54,8 @@ class StragglerChart:
 
 @dataclass(frozen=True, slots=True)
 class HeatMap:
-    """Heat map of ranks by category. rows: sorted by rank; hidden: number of ranks left out; sentence: about the
-    straggler, "" without one."""
+    """Heat map of ranks by category. rows: by rank; hidden: number of ranks left out; sentence: on the straggler, or
+    ""."""
 
     categories: tuple[str, ...]
     rows: tuple[RankRowView, ...]

@@ -45,9 +45,8 @@ class BarSegment:
 
 @dataclass(frozen=True, slots=True)
 class Waterfall:
-    """Waterfall chart from the measured step down to its lower bound. measured: width of the measured step, percent;
-    low, high: its interval, equal without one. falls: one block per category. remainder: time that stays in each
-    category."""
+    """Waterfall chart from the measured step to its lower bound. measured: width of the measured step, percent; low,
+    high: its interval, equal without one. falls: a block per category. remainder: time that stays in each category."""
 
     measured: float
     low: float
@@ -133,9 +132,8 @@ def _saved(use: CategoryUse) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """Block of the comparison's waterfall: the effect of one category's change on the step. start, width: percent of
-    the plot; grown: True if it made the step longer; certain: True if it exceeds the noise; low, high: interval of the
-    block's end, percent."""
+    """Block of the comparison's waterfall: one category's effect on the step. start, width: percent of the plot; grown:
+    True if it made the step longer; certain: True if beyond noise; low, high: interval of the block's end, percent."""
 
     name: str
     start: float
@@ -150,8 +148,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Moves:
-    """Waterfall chart from the step before to the step after a change. before, after: widths of the first and the last
-    bar, percent."""
+    """Waterfall chart from the step before to the one after a change. before, after: widths of those bars, percent."""
 
     before: float
     after: float
