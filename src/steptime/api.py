@@ -118,7 +118,7 @@ class LoadedReport(Loaded):
         yield from rank_tables(self.report.ranks, len(self.report.processes))
 
     def of_rank(self, rank: int) -> LoadedReport:
-        """Same report with another rank first. Raises UsageError (no-such-rank)."""
+        """This report with another rank first. Raises UsageError (no-such-rank)."""
         ordered = sorted(self.report.processes, key=lambda process: process.rank != rank)
         if ordered[0].rank != rank:
             known = ", ".join(str(each.rank) for each in ordered if each.rank is not None) or "none, it is one process"

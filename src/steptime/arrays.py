@@ -101,7 +101,7 @@ PIECE = 1 << 17
 
 
 def looked_up(table: npt.NDArray[Scalar], numbers: Numbers) -> npt.NDArray[Scalar]:
-    """Same as table[numbers], without numpy's temporary copy of all numbers in 8 bytes."""
+    """Elements table[numbers], without numpy's temporary copy of all numbers in 8 bytes."""
     found = np.empty(len(numbers), table.dtype)
     for first in range(0, len(numbers), PIECE):
         found[first : first + PIECE] = table[numbers[first : first + PIECE]]

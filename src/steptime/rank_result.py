@@ -44,7 +44,7 @@ NOT_YET = Verdict("", "")
 @dataclass(frozen=True, slots=True, eq=False)
 class RankResult:
     """Result of a rank, without its recording or trace, which may be large and is released before the next is read.
-    own: its report, to which no rule was applied yet."""
+    own: report of the rank, to which no rule was applied yet."""
 
     own: ProcessReport
     place: int | tuple[str, int]

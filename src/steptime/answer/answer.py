@@ -109,8 +109,8 @@ def with_confidence(data: Mapping[str, object], headline: str, badge: str) -> di
 
 
 def confidence(times: Iterable[Estimate], basis: str, busy: str = "", *, enough: bool = True) -> str:
-    """Badge of an answer: how certain its times are, and why. basis: how they were measured; busy: what disturbed them;
-    enough: True if several processes measured them."""
+    """Badge of an answer: how certain its times are, and why. basis: text on how they were measured; busy: text on what
+    disturbed them; enough: True if several processes measured them."""
     if busy:
         return f"Unclear: {busy} ({basis})."
     wide = max(((each.high - each.low) / 2 / each.value for each in times if each.value), default=0.0)

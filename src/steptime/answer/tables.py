@@ -20,9 +20,9 @@ LONGEST = 300
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """Cell of a table. text: for a reader. value: raw, for sorting and CSV, "" if unknown. short: text for narrow
-    places, "" for the same. bar: percent of the column's largest value, None for no bar. parts: values of the columns
-    that data frames have in its place."""
+    """Cell of a table. text: text for a reader. value: raw value for sorting and CSV, "" if unknown. short: text for
+    narrow places, "" for the same. bar: percent of the column's largest value, None for no bar. parts: values of the
+    columns that data frames have in its place."""
 
     text: str
     value: float | str

@@ -59,7 +59,7 @@ def badge(bench: LoaderBench) -> str:
 
 
 def notes(bench: LoaderBench) -> Iterator[str]:
-    """Notes in addition to the tables."""
+    """Yields sentences that accompany the tables."""
     if (parts := bench.parts) is not None:
         yield (
             f"An item takes {format_duration(parts.item_ns)}, collating a batch {format_duration(parts.collate_ns)}"

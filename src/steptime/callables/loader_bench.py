@@ -153,9 +153,9 @@ Ask = Callable[[Mapping[str, Any]], _LoaderAnswer]
 
 @dataclass(frozen=True, slots=True)
 class LoaderJob:
-    """A training job whose loader is timed. executable: its interpreter; words: the interpreter's arguments, "train.py"
-    or "-m", "package", then arguments. workspace: where it runs. dataset: class of the loader's dataset, "" for the
-    first loader that is asked. seconds: time after which a process counts as hung."""
+    """Training job whose loader is timed. executable: its interpreter; words: the interpreter's arguments, "train.py"
+    or "-m", "package", then arguments. workspace: setting in which it runs. dataset: class of the loader's dataset, ""
+    for the first loader that is asked. seconds: time after which a process counts as hung."""
 
     executable: str
     words: tuple[str, ...]

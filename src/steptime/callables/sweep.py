@@ -39,8 +39,9 @@ TITLES = {
 
 @dataclass(frozen=True, slots=True)
 class SweepOptions:
-    """Options of a sweep. seconds: per point. compile: also compile pointwise work. values: elements of the tensor for
-    pointwise work; repeats: of that work; orders: of square matrices; sizes: of copies, bytes."""
+    """Options of a sweep. seconds: time per point. compile: True to also compile pointwise work. values: number of
+    elements in the tensor for pointwise work; repeats: numbers of its repetitions; orders: sizes of square matrices;
+    sizes: bytes of copies."""
 
     device: str
     seconds: float = 0.15

@@ -18,8 +18,8 @@ LOOKED_AT = 1 << 18
 
 @dataclass(frozen=True, slots=True)
 class FileKind:
-    """Kind of a file or folder. name: with its article. verbs: verbs that take it. meant: advice, with {} for its path.
-    signs: bytes, one of which is near the start of such a file; endings: of its name."""
+    """Kind of a file or folder. name: words with an article. verbs: verbs that take it. meant: advice, with {} for its
+    path. signs: bytes, one of which is near the start of such a file; endings: ends of its name."""
 
     name: str
     verbs: frozenset[str]

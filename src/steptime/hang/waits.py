@@ -15,8 +15,8 @@ from steptime.hang.dump import CollectiveCall, Dump
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Process group of a job. name: as in calls. members: ranks of the job that are known members. possible: further
-    ranks that may belong to it. open: True if there may be ranks that no dump names."""
+    """Process group of a job. name: as in calls. members: known members, as ranks of the job. possible: further ranks
+    that may belong to it. open: True if there may be ranks that no dump names."""
 
     name: str
     members: tuple[int, ...]

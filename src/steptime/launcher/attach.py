@@ -97,7 +97,7 @@ def attach(
     pids: Sequence[int], folder: Path, options: ProbeOptions, show: Callable[[Progress], None] | None, *, stay: bool
 ) -> Attached:
     """Enters the processes, and leaves them once their steps are profiled, or at Ctrl-C; with `stay`, at their end.
-    folder: of the recording, made and empty. Raises CommandError, with none entered, if a living one cannot be."""
+    folder: the recording's, made and empty. Raises CommandError, with none entered, if a living one cannot be."""
     with _alone(pids):
         manifest = start_manifest(folder, command_of(pids[0]), {"attached": ",".join(map(str, pids))})
         with contextlib.suppress(OSError):

@@ -235,7 +235,7 @@ def exit_as(outcome: Outcome) -> NoReturn:
 
 
 def start(words: Sequence[str], environment: Mapping[str, str] | None, **options: Any) -> subprocess.Popen[bytes]:
-    """Starts a process that runs the command `words`; options: of Popen. Raises CommandError."""
+    """Starts a process that runs the command `words`; options: options of Popen. Raises CommandError."""
     try:
         return subprocess.Popen(words, env=environment, **options)
     except OSError as error:

@@ -44,7 +44,7 @@ class Telemetry:
         return self._load.pids
 
     def look(self) -> None:
-        """Takes and writes a sample, and sets `due` to the time of the next one."""
+        """Writes a sample, and sets `due` to the time of the next one."""
         start = time.monotonic()
         load = None
         with contextlib.suppress(OSError, psutil.Error):  # a system that hides /proc from us

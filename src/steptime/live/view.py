@@ -64,12 +64,12 @@ class Queue:
 
 @dataclass(frozen=True, slots=True)
 class RankView:
-    """Last minute of a rank. total: steps since the job started; steps: in the last minute, `wall` ns together. step:
-    mean of the undisturbed ones, None if there are none. rate: samples per second over the minute. phases, between:
-    their totals sum to `wall`. curve: mean step in each of POINTS equal parts of the minute, 0 if none ended.
-    collections, collecting: Python's garbage collections, and ns in them. bytes: of memory; on a device the peak so
-    far. own: time of a step in which the rank does not wait for others, ns. doing: activity since the last step, "" for
-    training. late: True if the others wait for it."""
+    """Last minute of a rank. total: number of steps since the job started; steps: number in the last minute, `wall` ns
+    together. step: mean of the undisturbed steps, None if there are none. rate: samples per second over the minute.
+    phases, between: parts of the minute, whose totals sum to `wall`. curve: mean step in each of POINTS equal parts of
+    the minute, 0 if none ended. collections, collecting: number of Python's garbage collections, and ns in them. bytes:
+    memory; on a device its peak so far. own: time of a step in which the rank does not wait for others, ns. doing:
+    activity since the last step, "" for training. late: True if the others wait for it."""
 
     name: str
     rank: int | None
@@ -114,10 +114,10 @@ class Diagnosed:
 
 @dataclass(frozen=True, slots=True)
 class LiveView:
-    """State of the job. state: "running", "ended" or "silent"; silent: seconds without new data. exit_status: of an
-    ended job, None if unknown. change: of the front rank's step, relative to the first watched minute. waiting: time
-    that the ranks wait for the straggler, ns per step. left_out: number of ranks that are not read. notice: outcome of
-    the last request. samples: of the machine in the last minute."""
+    """State of the job. state: "running", "ended" or "silent"; silent: seconds without new data. exit_status: status of
+    an ended job, None if unknown. change: change of the front rank's step, relative to the first watched minute.
+    waiting: time that the ranks wait for the straggler, ns per step. left_out: number of ranks that are not read.
+    notice: outcome of the last request. samples: of the machine in the last minute."""
 
     source: str
     command: str

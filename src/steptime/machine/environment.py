@@ -69,7 +69,7 @@ def describe(python: str | None, *, remeasure: bool, runs: bool, notify: Callabl
 
 
 def interpreter_with_torch(python: str | None) -> str:
-    """The given interpreter, else the first one with torch. Raises SteptimeError if there is none."""
+    """Path of the given interpreter, else of the first one with torch. Raises SteptimeError if there is none."""
     found, torch = _interpreter(python)
     if not torch:
         raise SteptimeError("python-without-torch", "No Python with torch was found. Give one with --python PATH.")

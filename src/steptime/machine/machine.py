@@ -45,7 +45,7 @@ class MemoryRate:
 @dataclass(frozen=True, slots=True)
 class Link:
     """Best rate of an exchange between `ranks` processes of one machine. rate: bus bandwidth of a large all-reduce,
-    B/s. other_cpus: CPUs that other programs kept busy meanwhile, on average."""
+    B/s. other_cpus: mean number of CPUs that other programs kept busy meanwhile."""
 
     backend: str
     ranks: int

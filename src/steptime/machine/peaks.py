@@ -134,9 +134,9 @@ def peaks(
 ) -> Machine:
     """Peaks of this machine for a Python with torch, stored or measured now.
 
-    torch: its version; threads: of torch inside an operator (None for its default); name: of the device, for an
-    accelerator. brief: brief measurements are enough, because somebody waits for something else; a disturbed one is
-    then repeated only if the machine idles now. Raises SteptimeError if they cannot be measured."""
+    torch: its version; threads: number of torch's threads inside an operator (None for its default); name: the device's
+    name, for an accelerator. brief: True if brief measurements are enough, because somebody waits for something else; a
+    disturbed one is then repeated only if the machine idles now. Raises SteptimeError if they cannot be measured."""
     path = cache_path(device, name, torch, threads, brief=brief)
     machine = load_as(Machine, path)
     if machine is None or (machine.under_load and not (brief and is_busy())):

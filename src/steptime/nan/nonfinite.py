@@ -156,10 +156,10 @@ class Cause:
 
 @dataclass(frozen=True, slots=True)
 class NonFinite:
-    """Non-finite values of one job. directory: where it ran. trigger: None if all stayed finite. reproduced: True if
-    the instrumented run found the value; otherwise origin and cause are None. growth: (step, gradient norm) of the last
-    steps, or of the whole run if all stayed finite; diverging: growth over the run, 1 unless it is great. ranks: number
-    of processes that trained. rank: where it originated, None if several saw it at once."""
+    """Non-finite values of one job. directory: folder in which it ran. trigger: None if all stayed finite. reproduced:
+    True if the instrumented run found the value; otherwise origin and cause are None. growth: (step, gradient norm) of
+    the last steps, or of the whole run if all stayed finite; diverging: growth over the run, 1 unless it is great.
+    ranks: number of processes that trained. rank: rank of the origin, None if several saw it at once."""
 
     command: tuple[str, ...]
     steps: int

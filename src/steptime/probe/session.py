@@ -477,7 +477,7 @@ class Housekeeping:
 
 def resume(script: Stage, recorder: Recorder, boundary: int) -> None:
     """Resumes a schedule. If it pauses the job, the pause starts at the boundary: on a busy machine, milliseconds may
-    be in between."""
+    pass before this call."""
     paused = recorder.pauses
     with unasked():
         next(script, None)

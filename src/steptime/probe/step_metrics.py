@@ -59,7 +59,7 @@ FIRST = 1_000_000_000
 
 
 class StepTally:
-    """Sums over the whole steps of one thread, that of `fast_path`. batch_sizes: by the loader's iterator, None if
+    """Sums over the whole steps of the thread in `fast_path`. batch_sizes: size by the loader's iterator, None if
     unknown."""
 
     def __init__(self, fast_path: Any, batch_sizes: dict[int, int | None]) -> None:

@@ -68,8 +68,8 @@ def dropped_by(caller: FrameType, module: torch.nn.Module, args: tuple[Any, ...]
 
 
 def asked_by(frame: FrameType | None) -> tuple[list[Any], frozenset[int]] | None:
-    """Returns (tensors whose gradients torch.autograd.grad was asked for, places of those that its caller reads), from
-    a frame inside of the pass. None where the caller may read all."""
+    """Returns (tensors whose gradients torch.autograd.grad was asked for, positions of those that its caller reads),
+    from a frame inside of the pass. None if the caller may read all."""
     for _ in range(FRAMES_BELOW):
         if frame is None or frame.f_code is GRAD_CALL.__code__:
             break

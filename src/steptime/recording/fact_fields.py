@@ -14,8 +14,8 @@ def fact(
 ) -> Value:
     """Declares a field of `Process` that holds the lines of facts.jsonl with `"fact": name`, decoded as the field's
     type. default: None keeps the last line, () all lines; of lines equal in the fields `identity`, the last stays.
-    in_workers: True for the lines with an `iterator`; without it, the lines that have none. reason, in_trace: as of
-    `evidence.absent`, for rules."""
+    in_workers: True for the lines with an `iterator`; without it, the lines that have none. reason, in_trace: sentences
+    on why the fact may be missing (see `evidence.absent`)."""
     absence = {"reason": reason, "in_trace": in_trace or reason} if reason else {}
     return field(default=default, metadata={"fact": name, "identity": identity, "in_workers": in_workers, **absence})
 

@@ -180,7 +180,7 @@ def place(process: rec.Process) -> tuple[bool, int, int, int]:
 
 
 def name_of(process: rec.Process) -> str:
-    """Returns a process's name in reports: its rank, else its pid."""
+    """Returns a process's name in reports: its rank, else its process ID."""
     facts, program = process.facts, _program(process)
     name = f"rank {facts.rank}" if facts.rank is not None else f"process {facts.pid}"
     return f"{name} (program {program})" if program > 1 else name

@@ -132,10 +132,10 @@ class ModuleFacts:
 @dataclass(frozen=True, slots=True)
 class LoaderFacts:
     """DataLoader iterator and its settings. `loader` is equal for iterators with one construction site and settings.
-    in_memory_tensors: an item is only an index into tensors in memory. batched_fetch: one call reads a batch. collate:
-    name of the function. item_site: definition of the dataset's item function. seed: the iterator's random base seed
-    modulo 2**31; spawned workers write 2**31 + seed instead of the identity. made_by: number of the DataLoader object,
-    None if unknown."""
+    in_memory_tensors: True if an item is only an index into tensors in memory. batched_fetch: True if one call reads a
+    batch. collate: name of the function. item_site: definition of the dataset's item function. seed: the iterator's
+    random base seed modulo 2**31; spawned workers write 2**31 + seed instead of the identity. made_by: number of the
+    DataLoader object, None if unknown."""
 
     identity: int
     loader: int
@@ -267,7 +267,8 @@ class WholeRead:
 
 @dataclass(frozen=True, slots=True)
 class OutsideCall:
-    """Function outside of the job that a line calls. duration: ns per step. one_file: all calls name the same file."""
+    """Function outside of the job that a line calls. duration: ns per step. one_file: True if all calls name the same
+    file."""
 
     name: str
     duration: float
@@ -411,12 +412,12 @@ class CaughtFacts:
 
 @dataclass(frozen=True, slots=True)
 class SettingsFacts:
-    """Process-wide settings of torch and the machine, in an early step. usable_cpus: those that the process may run on.
-    packages: installed ones that a fix could use. allocator: PYTORCH_CUDA_ALLOC_CONF (or PYTORCH_ALLOC_CONF).
+    """Process-wide settings of torch and the machine, in an early step. usable_cpus: number that the process may run
+    on. packages: installed packages that a fix could use. allocator: PYTORCH_CUDA_ALLOC_CONF (or PYTORCH_ALLOC_CONF).
     debug_switches: (name, value) of active environment variables for debugging. memory_limit: bytes of the device, else
     of the process. autocast: dtype of the autocast around modules that are trained, "off", None if unknown.
-    anomaly_site, deterministic_site: the line that switched it on, by its text; threads_site: one that calls
-    torch.set_num_threads, where OMP_NUM_THREADS is set to as many. environments: gymnasium or such is imported."""
+    anomaly_site, deterministic_site: line whose text switches it on; threads_site: line that calls
+    torch.set_num_threads, if OMP_NUM_THREADS is set to as many. environments: True if gymnasium or such is imported."""
 
     intra_op_threads: int
     inter_op_threads: int
@@ -457,7 +458,7 @@ class CompilationFacts:
 
 @dataclass(frozen=True, slots=True)
 class GraphBreakFacts:
-    """Graph break of TorchDynamo: its line, and the reason in TorchDynamo's words."""
+    """Graph break of TorchDynamo. site: its line; reason: in TorchDynamo's words."""
 
     site: SourceLine
     reason: str
@@ -465,11 +466,11 @@ class GraphBreakFacts:
 
 @dataclass(frozen=True, slots=True)
 class TraceFacts:
-    """Window of torch's profiler. path: relative to the process folder. start, end: monotonic ns. epoch_ns and
-    monotonic_ns: read together, to align the trace (epoch) with the journal (monotonic). thread: the system's id of the
-    training thread, as in the trace; 0 if unknown. memory: with every allocation (profile_memory). caught: of a
-    predicted slow step (`steptime run --catch`). packages: paths of imported ones, of which a trace names the files
-    without the folders above; with stacks only."""
+    """Window of torch's profiler. path: relative to the process folder. start, end: monotonic ns. epoch_ns,
+    monotonic_ns: one instant on both clocks, to align the trace (epoch) with the journal (monotonic). thread: the
+    system's id of the training thread, as in the trace; 0 if unknown. memory: True with every allocation
+    (profile_memory). caught: True for a predicted slow step (`steptime run --catch`). packages: paths of imported
+    packages, of whose files a trace omits the folders above; with stacks only."""
 
     number: int
     path: str
@@ -487,8 +488,8 @@ class TraceFacts:
 
 @dataclass(frozen=True, slots=True)
 class ChangeFacts:
-    """Outcome of a trial's change in this process. identity: its index in the plan. applied: it was in force;
-    exercised: a training step ran under it. detail: its extent, or the obstacle. seconds: preparation (compilation)."""
+    """Outcome of a trial's change in this process. identity: its index in the plan. applied: True if it was in force;
+    exercised: True if a training step ran under it. detail: its extent, or the obstacle. seconds: preparation time."""
 
     identity: int
     kind: str
@@ -502,8 +503,8 @@ class ChangeFacts:
 @dataclass(frozen=True, slots=True)
 class InputFacts:
     """Inputs of a top module, in `steps` steps examined call by call. identity, module: its number and class. rows:
-    first dimension of all its tensors, the batch. tokens: per call; None if it reads none. changed: later sizes
-    differed too often for these to hold.
+    first dimension of all its tensors, the batch. tokens: number per call; None if it reads none. changed: True if
+    later sizes differed too often for these to hold.
 
     Raises ValueError for sizes that no call has."""
 
@@ -559,8 +560,8 @@ class ItemFacts:
 class LeakFacts:
     """Objects that steps leave behind in Python, by holder. kind: "list", "dict", …, "cache" (of a function), "cycle"
     (of itertools), "variable", "attribute", "closure", "hook"; "" if unknown. tensors, bytes (of their storages),
-    graphs (tensors with an autograd graph) and nodes (growth of the deepest graph): per step, over `steps` steps. site:
-    the line where it grows."""
+    graphs (tensors with an autograd graph) and nodes (growth of the deepest graph): number per step, over `steps`
+    steps. site: line at which the number grows."""
 
     kind: str
     name: str
@@ -587,8 +588,8 @@ class GrowingFacts:
 
 @dataclass(frozen=True, slots=True)
 class FreedFacts:
-    """Leaks and containers that were emptied after they had been reported, so they are bounded. names: theirs; () for
-    all that were reported so far, because other calls end a step from now on."""
+    """Leaks and containers that were emptied after they had been reported, so they are bounded. names: their names; ()
+    for all that were reported so far, because other calls end a step from now on."""
 
     names: tuple[str, ...]
 
@@ -649,9 +650,9 @@ class TelemetrySample:
     """Sample of the job's processes and the machine, by the supervisor, about once a second.
 
     monotonic_ns: time. job_cpu, other_cpu: CPU seconds per second of the job, and of everything else on the machine;
-    together at most its `cpus` (None in older recordings).
-    resident_bytes: of the job. pressure: /proc/pressure/cpu "some avg10", percent. steal: CPU seconds per second.
-    devices: those on this host on which the job's processes report a context."""
+    together at most its `cpus` (None in older recordings). resident_bytes: the job's. pressure: /proc/pressure/cpu
+    "some avg10", percent. steal: CPU seconds per second that a hypervisor took. devices: devices on this host on which
+    the job's processes report a context."""
 
     monotonic_ns: int
     job_cpu: float
@@ -666,9 +667,9 @@ class TelemetrySample:
 @dataclass(frozen=True, slots=True)
 class Manifest:
     """Content of manifest.json. exit_status: in a shell's convention (128 + signal); None while the job runs, or if the
-    supervisor was killed. commit: of the directory's working tree at the job's start, "" outside of one; dirty: tracked
-    files differed from it, None if unknown. before_ns: delay of the job's start by the launcher; job_ns: from the job's
-    start to its end; after_ns: work of the launcher after it; 0 if unknown."""
+    supervisor was killed. commit: commit of the directory's working tree at the job's start, "" outside of one; dirty:
+    True if tracked files differed from it, None if unknown. before_ns: delay of the job's start by the launcher;
+    job_ns: from the job's start to its end; after_ns: work of the launcher after it; 0 if unknown."""
 
     format_version: int
     steptime: str

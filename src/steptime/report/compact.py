@@ -41,7 +41,8 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class CompactJob:
-    """Job, and where it ran. ranks: processes that trained; shown: the one that the document is about."""
+    """Job, and where it ran. ranks: number of processes that trained; shown: name of the process that the document is
+    about."""
 
     command: str
     device: str
@@ -114,9 +115,9 @@ class CompactModule:
 
 @dataclass(frozen=True, slots=True)
 class CompactCost:
-    """Cost of steptime itself. per_step_ns: of the always-on timers; measured: False if estimated from the number of
-    records. once_ns: of examining some steps closely; once_share: fraction of the run; peaks_ns: of measuring the
-    machine's peaks afterwards."""
+    """Cost of steptime itself. per_step_ns: cost of the always-on timers; measured: False if estimated from the number
+    of records. once_ns: cost of examining some steps closely; once_share: fraction of the run; peaks_ns: time for
+    measuring the machine's peaks afterwards."""
 
     per_step_ns: int | None
     measured: bool
@@ -156,9 +157,9 @@ class CompactGpu:
 @dataclass(frozen=True, slots=True)
 class CompactElsewhere:
     """Predicted step on another device, or with a link that is `link` times as fast (`diagnose --on`, `--link`), with
-    as many ranks as here. device: "" for the same one. kernels_ns: kernel time per step there; kernels_here_ns: in the
-    trace. communication: fraction of it that communicates. checked: True if such predictions were compared with traces
-    of both devices; else their error is unknown. peaks: sources of the peaks of both."""
+    as many ranks as here. device: "" for the same device. kernels_ns: kernel time per step there; kernels_here_ns:
+    kernel time in the trace. communication: fraction of kernel time. checked: True if such predictions were compared
+    with traces of both devices; else their error is unknown. peaks: sources of both devices' peaks."""
 
     device: str
     link: float
@@ -173,10 +174,10 @@ class CompactElsewhere:
 @dataclass(frozen=True, slots=True)
 class CompactReport:
     """Compact report of a job. headline: answer for a person. confidence: "confident", "likely" or "unclear"; reason:
-    why. bottleneck: a category, "balanced" or "unknown". findings: those with the largest savings first; modules:
-    longest first; more_findings, more_problems, more_modules: numbers of those in the full document only. next: command
-    that helps most, ready to paste. elsewhere: predictions, if requested. decides: side that decides the step's length,
-    "host", "device" or "both"; "" if unknown."""
+    basis of the confidence. bottleneck: a category, "balanced" or "unknown". findings: largest savings first; modules:
+    longest first; more_findings, more_problems, more_modules: number of entries in the full document only. next:
+    command that helps most, ready to paste. elsewhere: predictions, if requested. decides: side that decides the step's
+    length, "host", "device" or "both"; "" if unknown."""
 
     schema: str
     schema_version: int

@@ -306,7 +306,7 @@ def compose(
     problems: tuple[str, ...] = (),
     ranks: RankComparison | None = None,
 ) -> Report:
-    """Report of a recording or of traces. source: the path as the user gave it. processes: at least one.
+    """Report of a recording or of traces. source: path as the user gave it. processes: reports of one process or more.
 
     The straggler comes first, else the slowest trainer; it alone keeps its step view and traces, small ones whole."""
     ordered = sorted(processes, key=lambda process: (-process.case.step.duration.value, process.rank or 0))

@@ -213,7 +213,7 @@ def reading(
     *,
     fast_bfloat16: bool = False,
 ) -> str:
-    """The lab's result in a sentence."""
+    """Result of a lab as a sentence."""
     parts = [*_peaks(judgements), *_paying(judgements), *_little(judgements, timed, fast_bfloat16=fast_bfloat16)]
     parts += [*_sizes(points), *_margin(points, capacity)]
     text = "; ".join(parts) or "nothing could be timed"

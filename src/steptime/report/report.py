@@ -95,9 +95,8 @@ class Throughput:
 
 @dataclass(frozen=True, slots=True)
 class JobEnvironment:
-    """Job, and where it ran. commit: of the job's working tree, "" outside of one; dirty: True if tracked files
-    differed from it, None if unknown. facts: (name, value) of what else may differ between two runs, for
-    comparisons."""
+    """Job, and where it ran. commit: commit of the job's working tree, "" outside of one; dirty: True if tracked files
+    differed from it, None if unknown. facts: (name, value) of other differences between runs, for comparisons."""
 
     command: str
     host: str
@@ -156,10 +155,10 @@ class ProcessReport:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Report of a recording or a set of traces. processes: the first is shown first (rank 0, or the slowest trainer);
-    of a large job only the most informative. next_command: ready to paste. problems: what was damaged or left out.
-    ranks: comparison of all ranks of the job, None for a single one. trials: newest trial of the recording. price: $
-    per hour for each GPU (process), None if not given."""
+    """Report of a recording or a set of traces. processes: first the one to show first (rank 0, or the slowest
+    trainer); of a large job only the most informative. next_command: ready to paste. problems: sentences on what was
+    damaged or left out. ranks: comparison of all ranks, None for a single one. trials: newest trial of the recording.
+    price: $ per hour for each GPU (process), None if not given."""
 
     schema_version: int
     source: str

@@ -452,7 +452,8 @@ MOST_WORKERS = 32
 
 
 def step_view_of_process(process: Process, series: Steps, recorded: RecordedBreakdown) -> StepView | None:
-    """Step view of the most usual profiled step; None if none was profiled. series: all steps of the process."""
+    """Step view of the profiled step closest to the median; None if none was profiled. series: all steps of the
+    process."""
     steps = recorded.profiled
     if steps is None:
         return None

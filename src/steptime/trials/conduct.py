@@ -57,7 +57,7 @@ from steptime.trials.until_loss import going_on, longest
 
 
 def combine(runner: TrialRunner, judgements: Sequence[Judgement]) -> Variant | None:
-    """Combination of adopted variants that pays; None where none was adopted. Each further variant is tried on top of
+    """Combination of adopted variants that pays; None if none was adopted. Each further variant is tried on top of
     those already taken; the last stage compares all of them with the unchanged job."""
     gains = [(each.gain(runner.plan.goal), each.variant) for each in judgements if each.verdict is TrialVerdict.ADOPT]
     ordered = sorted(((gain.value, variant) for gain, variant in gains if gain is not None), key=lambda pair: -pair[0])

@@ -62,9 +62,9 @@ Way = Mapping[str, tuple[float, Float64]]
 
 @dataclass(frozen=True, slots=True)
 class Exactness:
-    """Result of rehearsals in float64. distance: of the parameters, as a fraction of their way, after `steps` steps.
-    worst: the parameter that differs most relative to its own way, and by how much. repeats: True if two runs of the
-    job agree with each other; None if it was run once."""
+    """Result of rehearsals in float64. distance: difference of the parameters after `steps` steps, as a fraction of the
+    way that they moved. worst: (parameter that differs most relative to its own way, that distance). repeats: True if
+    two runs of the job agree with each other; None if it was run once."""
 
     distance: float
     steps: int

@@ -113,8 +113,8 @@ def unified_diff(path: Path, old: str, new: str) -> str:
 
 
 class Drafts:
-    """Edited texts of sources; nothing is written to disk. script: the started file; options: of the job's command
-    line."""
+    """Edited texts of sources; nothing is written to disk. script: path of the started file; options: the job's own
+    options."""
 
     def __init__(self, folder: Path, script: Path | None, options: frozenset[str]) -> None:
         self._folder, self._script, self._options = folder, script, options

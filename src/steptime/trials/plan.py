@@ -30,7 +30,7 @@ MARGIN = 3_000_000_000
 
 def writable(proposals: Sequence[Proposal], directory: Path, command: Sequence[str]) -> tuple[Proposal, ...]:
     """Proposals, in which an edit that cannot be written to the sources, but should be, has become advice. directory,
-    command: of the job."""
+    command: the job's folder and command."""
     return tuple(
         replace(each, option=replace(each.option, as_written=False, edit=_example(each.option.edit)))
         if each.option.as_written and not sources_of(each, directory, command)
@@ -44,8 +44,8 @@ def _example(edit: Edit | None) -> Edit | None:
 
 
 def sources_of(proposal: Proposal, directory: Path, command: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    """(path, new text) of the files with a proposal's edit, if the edit itself is what is tried; () otherwise, and if
-    it cannot be written."""
+    """(path, new text) of each file that a proposal's edit changes, if that edit is itself what is tried; else (), and
+    if it cannot be written."""
     edit = proposal.option.edit
     if not proposal.option.as_written or edit is None:
         return ()
@@ -57,7 +57,7 @@ def plan_variants(
     proposals: Sequence[Proposal], most: int, step: float, directory: Path, command: Sequence[str]
 ) -> tuple[Variant, ...]:
     """First `most` proposals that can be applied, as variants in the same order. step: time per step in the recording,
-    ns. directory, command: of the job."""
+    ns. directory, command: the job's folder and command."""
     possible = [each for each in proposals if not each.advice_only][:most]
     several = Counter(each.fix.code for each in possible)
     names: Counter[str] = Counter()
@@ -167,8 +167,8 @@ def next_stage(runner: TrialRunner) -> int:
 def workspace_for(
     manifest: Manifest, recording: Path, folder: Path, *, uncontained: bool, keep: bool = False
 ) -> Workspace:
-    """Workspace for a recorded job. folder: of the trial. Raises UsageError if the job's folder is gone, or too large
-    to copy."""
+    """Workspace for a recorded job. folder: the trial's folder. Raises UsageError if the job's folder is gone, or too
+    large to copy."""
     directory = Path(manifest.directory)
     if not directory.is_dir():
         raise UsageError(

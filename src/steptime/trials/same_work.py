@@ -165,8 +165,8 @@ def _in_any_format(run: Run, before: Sequence[Run]) -> str:
 
 
 def is_refused(variant: Variant, runs: Sequence[Run], plain: Sequence[Run]) -> bool:
-    """True if a rehearsal shows less work or a different training that no rehearsal in float64 could excuse. runs: of
-    any variants."""
+    """True if a rehearsal shows less work or a different training that no rehearsal in float64 could excuse. runs: runs
+    of any variants."""
     own = [run for run in runs if run.variant == variant.name and not run.failure]
     rehearsed, before = ([run for run in each if run.rehearsal and run.work and not run.exact] for each in (own, plain))
     return bool(rehearsed and before and (suspicion(own, plain) or _in_any_format(rehearsed[-1], before)))

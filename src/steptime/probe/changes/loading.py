@@ -392,7 +392,7 @@ class CachedItems(LoaderChange):
 
 @contextlib.contextmanager
 def same_random_numbers() -> Iterator[None]:
-    """Context that restores the random states at its end: of torch on the CPU, of numpy and of Python."""
+    """Context manager that restores, at its end, the random states of torch on the CPU, of numpy and of Python."""
     numpy, numbers, state = sys.modules.get("numpy.random"), random.getstate(), torch.get_rng_state()
     legacy = numpy.get_state() if numpy is not None else None
     try:

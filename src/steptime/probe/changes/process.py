@@ -21,7 +21,7 @@ from steptime.probe.objects import parameters_of
 
 
 class EnvironmentVariables(Applier):
-    """Change of environment variables, made at the launch. arguments: names and values."""
+    """Change of environment variables, made at the launch. arguments: names and values of the variables."""
 
     detail = "in force since the process started"
 

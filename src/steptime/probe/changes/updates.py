@@ -294,7 +294,7 @@ class FewerExchanges(Applier):
 
 
 class DistributedSettings(Applier):
-    """Change of the settings of DistributedDataParallel. arguments: those of its constructor."""
+    """Change of the settings of DistributedDataParallel. arguments: arguments of its constructor."""
 
     detail = "the job makes no DistributedDataParallel"
 
