@@ -55,8 +55,7 @@ __all__ = ["Benched", "Loaded", "LoadedComparison", "LoadedMemory", "LoadedRepor
 @dataclass(frozen=True, slots=True)
 class Loaded:
     """Object that `steptime.load` returns. `str()` is its text, its value at the end of a cell its picture. `tables`:
-    names for `to_dict`, `to_pandas` and `to_polars`, which return columns or a data frame. Times are ns, sizes
-    bytes."""
+    names for `to_dict`, `to_pandas` and `to_polars`, which return columns or a frame. Times are ns, sizes bytes."""
 
     def _answer(self) -> Answer:
         raise NotImplementedError

@@ -65,8 +65,7 @@ MOST_PROBLEMS = 8
 @dataclass(frozen=True, slots=True)
 class CompanionFiles:
     """Files of other tools about the same job. compile_logs: torch.compile's folder; counters: Nsight Compute's CSV, or
-    a folder of such files. None for the files in the recording, or next to the traces if they have a kernel in
-    common."""
+    a folder of these. None for the files in the recording, or next to the traces if they have a kernel in common."""
 
     compile_logs: Path | None = None
     counters: Path | None = None

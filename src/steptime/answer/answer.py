@@ -54,8 +54,8 @@ class Figure:
 @dataclass(frozen=True, slots=True)
 class Gain:
     """Big number of an answer, its possible or measured gain. number: "36.5 → 16.4 ms/step". word: "possible" or
-    "measured". times: "2.2×". interval: sentence with the interval of the new time or the speed-up. cause: sentence on
-    what gains most."""
+    "measured". times: "2.2×". interval: sentence with that of the new time or the speed-up. cause: sentence on what
+    gains most."""
 
     number: str
     word: str

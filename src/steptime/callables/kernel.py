@@ -90,8 +90,7 @@ class ChainLink:
 
     @property
     def over(self) -> tuple[int, ...]:
-        """Dimensions that the operator reduces over, printed or all; of a softmax's gradient, those after both
-        tensors."""
+        """Dimensions that the operator reduces over: those in its printed arguments, else all."""
         if self.name not in REDUCTIONS:
             return ()
         sides, at = len(self.call.all_tensors[0].shape), 2 if self.name.endswith("backward_data") else 1

@@ -94,8 +94,7 @@ def run(
     delivery: Delivery,
     **given: Any,
 ) -> int:
-    """Times and prints the loader; returns the exit status. given: fields of `LoaderBenchOptions`. Raises
-    SteptimeError."""
+    """Times and prints the loader; returns the exit status. given: of `LoaderBenchOptions`. Raises SteptimeError."""
     delivery.check(FORMATS)
     counts = numbers_of(workers, "--workers", 0)
     if counts and counts[-1] > MOST_WORKERS:

@@ -140,7 +140,7 @@ def _instrument(
 
 
 def run(**given: Any) -> int:
-    """Runs the job, and again around the step of a fault; returns the exit status. given: of `NanOptions`. Raises
+    """Runs the job, again around the step of a fault; returns the exit status. given: `NanOptions`. Raises
     SteptimeError."""
     options = NanOptions(**given)
     if options.at is not None and (options.go_on or options.no_replay):

@@ -347,8 +347,7 @@ def far_end_first(numbers: Sequence[int]) -> list[int]:
 
 
 def sweep(workers: Sequence[int], case: Case) -> tuple[Proposal, ...]:
-    """Proposals with these numbers of workers; the job's own is tried anyway. Raises UsageError if none can be
-    tried."""
+    """Proposals of these numbers of workers; the job's own is tried anyway. Raises UsageError if none can be tried."""
     options = (worker_option(case, number) for number in far_end_first(workers))
     found = tuple(Proposal(fitting_workers, option, "") for option in options if option is not None)
     if not found:

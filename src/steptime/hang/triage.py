@@ -224,9 +224,8 @@ def no_dump(ranks: Iterable[int]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class HangTriage:
-    """Findings from the dumps of a job. stalls: causes first. ranks: those with a dump; absent: ranks of the job
-    without one. whole: True if the job has no other ranks, by the dumps or the user. checked: number of compared
-    collectives."""
+    """Findings from the dumps of a job. stalls: causes first. ranks: those with a dump; absent: the job's without one.
+    whole: True if the job has no other ranks, by the dumps or the user. checked: number of compared collectives."""
 
     stalls: tuple[Stall, ...]
     ranks: tuple[int, ...]

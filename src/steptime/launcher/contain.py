@@ -335,8 +335,7 @@ def _write(name: str, text: str) -> None:
 
 
 def check(spec: Spec) -> None:
-    """Makes, renames and removes files in a specification's folders, as jobs do. Raises OSError for the first
-    failure."""
+    """Makes, renames and removes files in a spec's folders, as jobs do. Raises OSError for the first failure."""
     for folder in spec["check"]:
         first, second = (os.path.join(folder, f".steptime-{os.getpid()}-{number}") for number in range(2))
         with open(first, "w", encoding="ascii") as file:

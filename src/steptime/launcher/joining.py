@@ -31,8 +31,7 @@ LOOK = 0.2
 
 @dataclass(frozen=True, slots=True)
 class RecordingPlace:
-    """Place where a launcher records. mark: file for the time that its job runs. leads: True for the one that
-    reports."""
+    """Place where a launcher records. mark: file while its job runs. leads: True for the launcher that reports."""
 
     folder: Path
     mark: Path

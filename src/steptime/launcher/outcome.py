@@ -11,8 +11,7 @@ from steptime.changes import Change, VariantOptions
 @dataclass(frozen=True, slots=True)
 class NumericsOptions:
     """Options of `steptime nan`. mode: "watch", or "instrument" from first_step to last_step, after a first run found a
-    fault of `kind`. seed: number that replaces the job's random seeds. go_on: True if the job runs on after a
-    finding."""
+    `kind` of fault. seed: number that replaces the job's random seeds. go_on: True if the job runs on after it."""
 
     mode: str
     seed: int

@@ -61,8 +61,7 @@ class PercentStrip:
 
 
 def pieces_of(rank: RankView, scale: float = 1.0) -> tuple[BarPiece, ...]:
-    """Parts of the last minute, one after another; together as long as the whole. scale: fraction of the row's
-    length."""
+    """Parts of the last minute, one after another; together as long as the whole. scale: fraction of the row."""
     found, start = [], 0.0
     parts = [(f"phase{number % 6}", part) for number, part in enumerate(rank.phases)]
     for tone, part in (*parts, *(("tone-sync", part) for part in rank.between)):

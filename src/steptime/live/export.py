@@ -119,8 +119,8 @@ class JsonLines:
 
 
 class Prometheus:
-    """Exporter that serves /metrics to scrapers. Raises OutputError if the port is taken, UsageError if not
-    installed."""
+    """Exporter that serves /metrics to scrapers. Raises OutputError if its port is taken, UsageError without the
+    extra."""
 
     def __init__(self, address: str, port: int) -> None:
         library = _imported("prometheus_client", "prometheus")

@@ -55,7 +55,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """Batches ready when the job asked its loader. ready: mean number over the last ten seconds; most: largest possible
+    """Batches that were ready when the job asked. ready: mean number over the last ten seconds; most: largest possible
     one."""
 
     ready: float
@@ -145,8 +145,7 @@ class LiveView:
 
 
 def view_of(process: Process, total: int) -> tuple[RankView, Int64]:
-    """State of a rank: (its last minute, its own time in each step, ns, -1 for a noisy step). total: its number of
-    steps."""
+    """State of a rank: (its last minute, its own time per step in ns, -1 if noisy). total: number of its steps."""
     facts, layout = process.facts, lay_out_whole(process)
     steps = layout.timeline.steps
     view = RankView(name_of(process), facts.rank, facts.host, facts.device_name or facts.device, total)

@@ -48,7 +48,7 @@ if its processes are gone, after SILENCE if they cannot be checked."""
 
 
 def find_recording(target: str | None) -> Path:
-    """Path of the recording in a folder, of a process ID, or the newest growing one. Raises UsageError,
+    """Path of the recording in a folder, of a process ID, or the newest that grows. Raises UsageError,
     RecordingError."""
     if target is None:
         return _newest(Path("runs"))

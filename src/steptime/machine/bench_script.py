@@ -599,8 +599,7 @@ def exact_results(target: Any, arguments: Arguments, request: Any, first: list[A
 
 
 def worst(own: list[Any], reference: list[Any]) -> float:
-    """Largest difference between results, relative to the largest magnitude of its tensor. Infinite if one is not
-    finite."""
+    """Largest difference of results, relative to the largest magnitude of its tensor. Infinite if one is not finite."""
     found = 0.0
     for one, two in zip(own, reference, strict=True):
         left, right = one.to(torch.float64), two.to(torch.float64)

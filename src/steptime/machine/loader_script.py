@@ -87,8 +87,7 @@ def answer_of_loader(loader: Any, request: dict[str, Any], opened: OpenedFiles |
 
 
 def transfers(loader: Any) -> dict[str, Any]:
-    """Dictionary of "transfers", times to copy the loader's first batch to the device, or of "no_transfer", a
-    reason."""
+    """Dictionary of "transfers", times to copy the first batch to the device, or of "no_transfer", a reason."""
     device = CudaCopies()
     if not device.there():
         return {}

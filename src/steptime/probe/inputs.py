@@ -50,8 +50,7 @@ over recurrent cells may have either dimension first."""
 class Size:
     """Size of a call's inputs. rows: first dimension of all its tensors. length: second dimension of its integer
     tensors, if all are 2-D and equal. named: True if one is called `input_ids`. several: True if there are several.
-    least: fewest dimensions of its floating-point tensors; None without any. largest: shape of the tensor with most
-    elements."""
+    least: fewest dimensions of its floating-point tensors, or None. largest: shape of the tensor with most elements."""
 
     rows: int
     length: int | None

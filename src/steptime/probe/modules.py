@@ -93,8 +93,7 @@ def _has_gradient(parameter: Any) -> bool:
 
 
 class ModuleRanges(calls.CallObserver):
-    """Ranges around module calls in a window. `end` closes open ones, because the profiler frees its events at its
-    stop."""
+    """Ranges around module calls in a window. `end` closes open ones, because the profiler then frees its events."""
 
     def __init__(self, named: Iterable[tuple[str, torch.nn.Module]]) -> None:
         self._names = {

@@ -149,9 +149,8 @@ def comes_back() -> bool:
 
 @contextlib.contextmanager
 def kineto_silenced() -> Iterator[None]:
-    """Context manager that hides Kineto's lines (torch 2.13) on stderr when our profile starts and stops, by its
-    severity level. The job's own profiler keeps its lines. A level that Kineto sets meanwhile, at its first profile,
-    stays."""
+    """Context manager that hides Kineto's lines (torch 2.13) on stderr when our profile starts and stops, by severity
+    level. The job's own profiler keeps its lines. A level that Kineto sets meanwhile, at its first profile, stays."""
     level = _KinetoState.level()
     before = level.value
     level.value = SILENT

@@ -136,8 +136,7 @@ class LineSampler:
         """Functions that take a good part of the time, known when it has stopped."""
 
     def start(self, frame: FrameType | None = None) -> bool:
-        """Starts the timing; False if a debugger or coverage traces. User frames from `frame` outwards are timed
-        too."""
+        """Starts the timing; False if a debugger or coverage traces. User frames from `frame` outwards are timed."""
         if sys.gettrace() is not None:
             return False
         for each in reversed([each for each in outwards(frame) if sites.whose_frame(each) == sites.USER]):

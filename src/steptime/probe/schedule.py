@@ -718,9 +718,8 @@ ASKED_AHEAD = REQUEST_PERIOD + FAST_PATH_TIME + AHEAD_TIME
 @dataclass(frozen=True)
 class Agreed:
     """Agreement of all ranks on a window. step: number of the step after which window `number` starts; steps: its
-    length, 0 if it must wait; detailed: True with shapes and modules; stacks: True if a window with stacks follows,
-    `apart` steps later; every: True if that one has shapes and allocations; late: True if it missed its first
-    chance."""
+    length, 0 if it must wait; detailed: True with shapes and modules; stacks: True if one with stacks follows, `apart`
+    steps later; every: True if that one has shapes and allocations; late: True if it missed its first chance."""
 
     number: int
     step: int

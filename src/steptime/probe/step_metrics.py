@@ -170,8 +170,7 @@ class StepTally:
 
 
 class StepMetrics(Follower):
-    """Periodic writer of the session's step means. step: function for the step number, None for the number of seen
-    steps."""
+    """Periodic writer of the session's step means. step: function for the step number; None: number of seen steps."""
 
     def __init__(self, session: Any, write: Write, every: float, step: Callable[[], int] | None) -> None:
         self._session, self._write, self._step = session, write, step

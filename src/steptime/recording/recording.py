@@ -169,8 +169,7 @@ class CodeLine:
 
 @dataclass(frozen=True, slots=True)
 class CodeFacts:
-    """Traced function. loop: True if it has the training loop. A LINE record's identity is `base` + (line -
-    first_line)."""
+    """Traced function. loop: True with the training loop. A LINE record's identity is `base` + (line - first_line)."""
 
     base: int
     file: str
@@ -237,9 +236,8 @@ class SampleFacts:
 class RepeatedLine:
     """Line that computed again what it had computed before. evaluations: number per step; again: number per step, after
     the first step, with a repeated result, in `duration` ns, `with_graph` of it for results that backward goes to;
-    results: number of different ones. outer: line that calls its function; depth: number of functions on the stack.
-    called: package function that made the result, "" for the line itself. first, asker: lines of one call that ask in
-    one step."""
+    results: number of different ones. outer: line that calls its function; depth: size of the stack. called: package
+    function that made the result, "" for the line itself. first, asker: lines of one call that ask in one step."""
 
     site: SourceLine
     evaluations: float
@@ -267,7 +265,7 @@ class WholeRead:
 
 @dataclass(frozen=True, slots=True)
 class OutsideCall:
-    """Function outside of the job that a line calls. duration: ns per step. one_file: True if all calls name the same
+    """Function outside of the job that a line calls. duration: ns per step. one_file: True if all name the same
     file."""
 
     name: str

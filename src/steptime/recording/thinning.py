@@ -45,8 +45,7 @@ LEAST_CALLS = 5
 
 @dataclass(frozen=True, slots=True)
 class Thinned:
-    """Packed blocks for journal.packed and loader.packed. left_out: number of steps. sign: kind of record that marks
-    steps."""
+    """Packed blocks for journal.packed and loader.packed. left_out: number of steps. sign: kind that marks steps."""
 
     journal: bytes
     loader: bytes

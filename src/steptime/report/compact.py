@@ -41,8 +41,7 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class CompactJob:
-    """Job, and where it ran. ranks: number of processes that trained; shown: name of the process that the document is
-    about."""
+    """Job, and where it ran. ranks: number of processes that trained; shown: name of the document's process."""
 
     command: str
     device: str

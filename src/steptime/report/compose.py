@@ -211,9 +211,8 @@ MOST_SAMPLES = 240
 def machine_over_time(
     telemetry: Sequence[TelemetrySample], own: Sequence[DeviceFacts], case: Case, start: int
 ) -> MachineOverTime | None:
-    """Machine over time from the launcher's telemetry. own: the process's devices. start: time of the first step,
-    monotonic ns. Series that any sample lacks, and the time before the process has reported its devices, are left
-    out."""
+    """Machine over time from the launcher's telemetry. own: the process's devices. start: first step's start, monotonic
+    ns. Series that any sample lacks, and the time before the process has reported its devices, are left out."""
     cpus = case.settings.usable_cpus if case.settings is not None else 0
     reported = next(
         (number for number, each in enumerate(telemetry) if any(device.of(own) for device in each.devices)), 0
@@ -364,8 +363,7 @@ def next_command(source: str, environment: JobEnvironment, process: ProcessRepor
 
 
 def confirming(source: str, command: str) -> str:
-    """Command that, after a line was changed, records the job again and compares, which shows whether a leak is
-    gone."""
+    """Command that, after a line was changed, records the job again and compares: that shows whether a leak is gone."""
     recorded = shlex.quote(f"{source.rstrip('/')}-changed")
     return f"steptime run --recording {recorded} -- {command} && steptime compare {shlex.quote(source)} {recorded}"
 

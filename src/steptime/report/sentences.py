@@ -296,8 +296,7 @@ HOUR, THOUSAND = 3.6e12, 1_000
 
 
 def price_text(report: Report) -> str:
-    """Price as text: "$1.90 per 1,000 steps (8 GPUs at $2.50 an hour each); ST302 is worth $0.72 of it"; "" without
-    one."""
+    """Price as text: "$1.90 per 1,000 steps (8 GPUs at $2.50 an hour each); ST302 is worth $0.72 of it", or ""."""
     price, process = report.price, report.processes[0]
     if price is None:
         return ""

@@ -452,8 +452,7 @@ MOST_WORKERS = 32
 
 
 def step_view_of_process(process: Process, series: Steps, recorded: RecordedBreakdown) -> StepView | None:
-    """Step view of the profiled step closest to the median; None if none was profiled. series: all steps of the
-    process."""
+    """Step view of the profiled step closest to the median, or None. series: all steps of the process."""
     steps = recorded.profiled
     if steps is None:
         return None

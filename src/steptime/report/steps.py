@@ -91,8 +91,7 @@ def series_of_process(timeline: Timeline, breakdown: Breakdown) -> StepSeries:
 
 
 def series_of_trace(breakdown: Breakdown, warm_up: int) -> StepSeries:
-    """Series of the steps of a trace. breakdown: breakdown of all steps; warm_up: number of first steps without
-    statistics."""
+    """Series of a trace's steps. breakdown: that of all steps; warm_up: number of first steps without statistics."""
     kinds = np.full(len(breakdown.wall), KINDS.index("steady"), np.int64)
     kinds[:warm_up] = KINDS.index("warm-up")
     kinds[_outliers(breakdown.wall, np.arange(len(breakdown.wall)) >= warm_up)] = KINDS.index("outlier")

@@ -120,8 +120,8 @@ class PlacedPoint:
 
 @dataclass(frozen=True, slots=True)
 class CurveChart:
-    """Chart of curves and points over a horizontal axis, with a logarithmic vertical one. marked: legend of the
-    points."""
+    """Chart of curves and points over a horizontal axis; the vertical one is logarithmic. marked: points in the
+    legend."""
 
     curves: tuple[ValueCurve, ...]
     across: tuple[Tick, ...]

@@ -40,8 +40,7 @@ _DANGEROUS = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&\u2028\u2029"}
 
 
 def whole(template: str, *, title: str, data: str, **names: object) -> str:
-    """HTML page. template: one that extends frame.html. data: JSON that the page carries. names: the template's
-    variables."""
+    """HTML page. template: one that extends frame.html. data: JSON that the page carries. names: template variables."""
     style, script = "\n".join(map(asset, STYLES)), "\n".join(map(asset, SCRIPTS))
     policy = (
         f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; img-src data:; "

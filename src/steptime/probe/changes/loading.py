@@ -334,9 +334,8 @@ class KeptItems(list[Any]):
 
 
 class CachedItems(LoaderChange):
-    """Change that makes all items once, at the loader's construction, and keeps them. arguments: `site`, see
-    LoaderChange. seconds: time for making them. Not applied if an item differs when made again, or takes random
-    numbers."""
+    """Change that makes all items once, at the loader's construction. arguments: `site`, see LoaderChange. seconds:
+    time for making them. Not applied if an item differs when made again, or takes random numbers."""
 
     def __init__(self, target: str, arguments: Arguments) -> None:
         super().__init__(target, arguments)

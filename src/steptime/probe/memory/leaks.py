@@ -59,8 +59,7 @@ class Holder(NamedTuple):
 
 
 def holder_of(objects: list[Any], frame: FrameType | None) -> Holder | None:
-    """Returns the holder of most of the objects, climbing until one has a name, or None. frame: where user code
-    runs."""
+    """Returns the holder of most objects, climbing until one has a name, or None. frame: where user code runs."""
     path = [objects[0]]
     current, ours = objects, {id(objects), id(path)}
     for _ in range(MOST_LEVELS):

@@ -458,8 +458,7 @@ MOST_BOXES = 700
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """Box of the flame graph: one call. start, width: percent of the thread; row: number from the top; words: its
-    tooltip."""
+    """Box of the flame graph: a call. start, width: percent of the thread; row: number from the top; words: tooltip."""
 
     name: str
     kind: str

@@ -89,8 +89,7 @@ class ForestPlot:
 
 
 def forest(trials: TrialReport | None, own_size: int | None = None, recorded: float | None = None) -> ForestPlot | None:
-    """Forest plot of a trial; None without one. own_size: the job's batch size; recorded: its step in the recording,
-    ns."""
+    """Forest plot of a trial, or None. own_size: the job's batch size; recorded: its step in the recording, ns."""
     if trials is None or not trials.variants:
         return None
     rates, step = _rates(trials, own_size), trials.step_ns

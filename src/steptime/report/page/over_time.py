@@ -88,7 +88,7 @@ def _ticks(top: float) -> tuple[Tick, ...]:
 
 @dataclass(frozen=True, slots=True)
 class MachineChart:
-    """Chart of the machine over time. curves: one per series, with its mean. start, end: time at both ends, in
+    """Chart of the machine over time. curves: one per series, with its mean. start, end: first and last time, in
     words."""
 
     curves: tuple[Shape, ...]

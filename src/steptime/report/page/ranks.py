@@ -54,8 +54,7 @@ class StragglerChart:
 
 @dataclass(frozen=True, slots=True)
 class HeatMap:
-    """Heat map of ranks by category. rows: by rank; hidden: number of ranks left out; sentence: on the straggler, or
-    ""."""
+    """Heat map of ranks by category. rows: by rank; hidden: number left out; sentence: on the straggler, or ""."""
 
     categories: tuple[str, ...]
     rows: tuple[RankRowView, ...]
