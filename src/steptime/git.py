@@ -100,7 +100,8 @@ def _run(
 
 
 def filtered(folder: Path, paths: Iterable[str]) -> frozenset[str]:
-    """Paths, relative to the folder, of filtered files whose content differs from Git's. Raises what `ask_git` does."""
+    """Paths (relative to the folder) of files with a Git filter whose content differs from Git's. Raises like
+    `ask_git`."""
     given = "".join(f"{path}\0" for path in paths).encode(errors="surrogateescape")
     reported = ask_git(folder, "check-attr", "-z", "--stdin", "filter", given=given)
     words = reported.stdout.decode(errors="surrogateescape").split("\0")

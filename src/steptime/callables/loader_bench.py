@@ -293,12 +293,13 @@ def _setting(timed: Sequence[_TimedSetting], options: LoaderBenchOptions) -> Loa
 
 
 def of_place(executable: str) -> Ask:
-    """`Ask` for the loader of a place, in a fresh process of an interpreter."""
+    """Function that sends requests (`Ask`) about the loader of a place, to a fresh process of an interpreter."""
     return lambda request: answer_of(SCRIPT, request, executable, _LoaderAnswer)
 
 
 def of_job(job: LoaderJob) -> Ask:
-    """`Ask` for a job, run contained as a trial until its loader is asked for a batch."""
+    """Function that sends requests (`Ask`) about a job's loader. Runs the job contained, as in a trial, until it asks
+    for a batch."""
 
     def ask(request: Mapping[str, Any]) -> _LoaderAnswer:
         with tempfile.TemporaryDirectory(prefix="steptime-job-") as folder:

@@ -154,13 +154,13 @@ def operators_of(case: Case) -> tuple[PlacedOperator, ...]:
 
 
 def attainable(sweep: Sweep, intensity: float) -> float:
-    """FLOP/s that the roofline of the points allows at an arithmetic intensity."""
+    """Rate that the roofline of the points allows at an arithmetic intensity, FLOP/s."""
     top = max(each.rate for each in sweep.of("product"))
     return min(top, intensity * sweep.of("copy")[-1].bandwidth)
 
 
 def end_of_overhead(sweep: Sweep) -> SweepPoint | None:
-    """Smallest copy that takes twice as long as the smallest of all; None if none does."""
+    """Smallest copy that takes twice as long as the smallest copy of all; None if no copy does."""
     copies = sweep.of("copy")
     return next((each for each in copies if each.seconds[0] >= 2 * copies[0].seconds[0]), None)
 
@@ -173,7 +173,7 @@ def largest_cached(sweep: Sweep) -> SweepPoint | None:
 
 
 def half_of_the_peak(sweep: Sweep) -> SweepPoint:
-    """Smallest matmul with half of the best rate."""
+    """Smallest matmul that reaches half of the best rate."""
     products = sweep.of("product")
     top = max(each.rate for each in products)
     return next(each for each in products if each.rate >= HALF * top)

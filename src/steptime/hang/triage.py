@@ -44,7 +44,7 @@ def world_of(dumps: Sequence[Dump], world_size: int | None = None) -> Group:
 
 
 def groups_of(dumps: Sequence[Dump], world: Group) -> tuple[Group, ...]:
-    """Every group that a dump lists or has calls of. Groups of one name (made by splitting) differ in their members."""
+    """All groups that a dump lists or has calls of. Groups of one name (made by splitting) differ in their members."""
     listed = (Group(name, members) for dump in dumps for name, members in dump.groups.items() if name)
     found = {(group.name, group.members): group for group in listed}
     unlisted: dict[str, dict[int, list[CollectiveCall]]] = {}

@@ -230,7 +230,7 @@ def _is_socket(path: str) -> bool:
 
 
 def handle(path: str) -> int:
-    """Returns a descriptor of the path's present target, whatever is mounted over it later."""
+    """Returns a file descriptor of what is at the path now, whatever is mounted over it later."""
     return os.open(path, os.O_PATH | os.O_CLOEXEC)
 
 

@@ -62,7 +62,8 @@ MACHINE = Path("/proc/vmstat")
 
 
 def oom_kills() -> int | None:
-    """Returns the OOM kills so far, of our control group if it counts them, else of the machine; None if unknown."""
+    """Returns the number of OOM kills so far, of our control group if it counts them, else of the machine; None if
+    unknown."""
     for path in (EVENTS, MACHINE):
         try:
             text = path.read_text(encoding="ascii")

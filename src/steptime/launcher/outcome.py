@@ -62,8 +62,9 @@ WAITING = "waiting for the first training step"
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Progress of the job. steps: number of the process with most. processes: number that train. notice: reason why a
-    process with torch is not measured, or "". bar: True if a progress bar is on the current line of standard error."""
+    """Progress of the job. steps: most steps of a process. processes: number of processes that train. notice: reason
+    why a process with torch is not measured, or "". bar: True if a progress bar is on the current line of standard
+    error."""
 
     elapsed_seconds: float
     steps: int

@@ -53,7 +53,7 @@ MOST_SAMPLES, MOST_BYTES = 256, 128 << 20
 
 
 def answer_to(request: dict[str, Any]) -> dict[str, Any]:
-    """Results for the loader of a place: its parts, and each setting."""
+    """Answer to a request about the loader of a place: times of its parts, and of each setting."""
     opened = OpenedFiles() if request["parts"] else None
     try:
         if opened is not None:

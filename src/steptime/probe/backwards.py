@@ -24,7 +24,7 @@ class BackwardObserver:
         return tensors, None
 
     def ends(self, begun: Any) -> None:
-        """Called when the pass has ended or raised."""
+        """Called when the pass has ended or raised. begun: token from `starts`."""
 
 
 CREATES_GRAPH, MOST_CYCLES = 2, 8

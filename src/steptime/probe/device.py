@@ -26,8 +26,8 @@ def in_use() -> bool:
 
 
 def distinguished() -> dict[int, str]:
-    """Returns the UUID by number of each device on which this process has a context; {} before torch 2.4 and during a
-    graph capture. Initializes nothing and keeps the current device."""
+    """Returns the UUID of each device on which this process has a context, by device number; {} before torch 2.4 and
+    during a graph capture. Initializes nothing and keeps the current device."""
     if not in_use() or torch.cuda.is_current_stream_capturing():
         return {}
     has_context = getattr(torch._C, "_cuda_hasPrimaryContext", torch.cuda.memory_reserved)

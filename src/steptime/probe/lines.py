@@ -58,7 +58,7 @@ class LoopFrame:
         self._mark = _Mark()
 
     def mark(self, frame: FrameType | None) -> None:
-        """Marks all frames from here outwards, at a boundary."""
+        """Marks this frame and all frames outwards from it, at a boundary."""
         if sys.gettrace() is not None:
             return
         for each in sites.frames_of(frame, sites.LIBRARY):

@@ -356,7 +356,7 @@ class _Collate:
 
 
 def install(recording: str, append: Callable[[int, int, int, int, int], None], number_of: Callable[[Any], int]) -> None:
-    """Installs the descriptors, once per process.
+    """Installs the descriptors that time DataLoaders, once per process.
 
     `append(kind, flags, identity, start, end)` writes into the journal. `number_of(iterator)` returns the number of an
     iterator that starts, also again. Raises AttributeError or KeyError if torch's layout is unknown."""

@@ -186,7 +186,7 @@ def _library() -> ctypes.CDLL:
 
 
 def start_in_silence(profile: Any) -> None:
-    """Starts a profiler of torch's.
+    """Starts a profiler of torch's without its warning.
 
     Up to torch 2.12 the first one of a process warns on the user's stderr that it drops events between cycles; later
     ones of the job's then do not. With acc_events it does not warn. So acc_events is on during the start only: at the

@@ -80,7 +80,7 @@ class GarbageObserver:
             gc.callbacks.remove(self._callback)
 
     def write(self) -> None:
-        """Passes on the collections so far; called at a boundary, outside of any collection."""
+        """Passes the collections so far on to `interval`; called at a boundary, outside of any collection."""
         readings = self._readings
         while len(readings) >= 2:
             start, end = readings.popleft(), readings.popleft()

@@ -126,7 +126,8 @@ class Untrained:
         self.now = 0
 
     def steps_to_next(self, step: int) -> int:
-        """Returns the number of steps after step `step` that end before the next such one; 0 if unknown."""
+        """Returns the number of steps that end after step `step` and before the next step of this kind; 0 if
+        unknown."""
         return max(0, self.latest + self.distance - 1 - step) if self.distance else 0
 
 
@@ -159,7 +160,8 @@ class StepCounter:
         self._depth += 1
 
     def update_ends(self) -> bool:
-        """Counts an update, nested or not; ignores one whose start was not reported. True if a step has ended."""
+        """Counts an update, nested or not; ignores one whose start was not reported. Returns True if a step has
+        ended."""
         if not self._depth:
             return False
         self._depth -= 1
@@ -195,7 +197,7 @@ class StepCounter:
 
     def backward_ends(self, unchanged: bool = False) -> bool:
         """Counts a backward, or a partial one (autograd.grad); ignores one whose start was not reported. unchanged:
-        True if it belongs to the step of the pass before. True if a step has ended."""
+        True if it belongs to the step of the pass before. Returns True if a step has ended."""
         if not self._backward_depth:
             return False
         self._backward_depth -= 1

@@ -70,7 +70,8 @@ def decode(blocks: Iterable[bytes], life: Life | None) -> Decoded:
 
 
 def as_table(records: npt.NDArray[np.void]) -> IntervalTable:
-    """Returns columns sorted by (start, -end). Of equal intervals, the later written one is the parent, and first."""
+    """Returns a table of the records, sorted by (start, -end). Of equal intervals, the later written one is the parent,
+    and first."""
     last_first = records[::-1]
     ordered = last_first[np.lexsort((-last_first["end"], last_first["start"]))]
     columns: dict[str, Any] = {

@@ -127,9 +127,10 @@ class CompactCost:
 
 @dataclass(frozen=True, slots=True)
 class CompactThroughput:
-    """Throughput of the job. samples: per step. rate: samples per second in a steady step; run_rate: over the whole
-    run, with its warm-up, its evaluations and steptime's own time. tokens: per step, including padding, None if its
-    batches are not token ids. counted_from: "loader", or "inputs of" the model whose calls show the batch size."""
+    """Throughput of the job. samples: number per step. rate: samples per second in a steady step; run_rate: over the
+    whole run, with its warm-up, its evaluations and steptime's own time. tokens: number per step, including padding,
+    None if its batches are not token ids. counted_from: "loader", or "inputs of" the model whose calls show the batch
+    size."""
 
     samples: float
     rate: float

@@ -77,9 +77,10 @@ class MachineOverTime:
 
 @dataclass(frozen=True, slots=True)
 class Throughput:
-    """Throughput of a process. samples: per step. rate: samples per second in a steady step; run_rate: over the whole
-    run, with its warm-up, its evaluations and steptime's own time. tokens: per step, including padding, None if its
-    batches are not token ids. model: class of the model whose inputs show the batch size; "" for the job's loader."""
+    """Throughput of a process. samples: number per step. rate: samples per second in a steady step; run_rate: over the
+    whole run, with its warm-up, its evaluations and steptime's own time. tokens: number per step, including padding,
+    None if its batches are not token ids. model: class of the model whose inputs show the batch size, "" for the
+    loader."""
 
     samples: float
     rate: float

@@ -93,7 +93,7 @@ def interval_text(estimate: Estimate) -> str:
 
 
 def step_text(step: StepSummary) -> str:
-    """Step and its mean: "70.6 ms ± 3.74 ms, mean of 34 steps"."""
+    """Step with its mean as text: "70.6 ms ± 3.74 ms, mean of 34 steps"."""
     duration, reported = format_duration(step.duration.value), steps_text(step)
     if step.steady == 1:
         return f"{duration}, one step"

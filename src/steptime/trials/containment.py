@@ -79,7 +79,7 @@ class Workspace:
 
 @dataclass(frozen=True, slots=True)
 class Ground:
-    """Containment that this system permits. base: folder of the workspaces. janitor: removes them when the trial is
+    """Containment that this system permits. base: folder of the workspaces. janitor: remover of these when the trial is
     over, or killed."""
 
     layer: Layer

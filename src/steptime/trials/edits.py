@@ -59,8 +59,8 @@ def apply_edit(edit: SingleEdit, source: str) -> str | None:
 
 
 def with_keywords(source: SourceFile, edit: CallEdit) -> libcst.Module | None:
-    """Sets keywords of a call; None where a positional argument may already set one of them. Over a mapping
-    (`**options`), the edit has the last word."""
+    """Sets keywords of a call; None if a positional argument may already set one of them. Over a mapping (`**options`),
+    the edit has the last word."""
     call = _call(source, edit)
     if call is None or [argument.star for argument in call.args if argument.star] not in ([], ["**"]):
         return None

@@ -378,9 +378,9 @@ def step_times(timeline: Timeline, warm_up: int, on_device: bool = False) -> lis
 
 
 def turn_times(timeline: Timeline, warm_up: int, stamps: Sequence[int]) -> tuple[list[int], tuple[int, ...]]:
-    """Durations as in `step_times`, of a process that took turns on a CPU, and the number of these steps in each turn.
-    A rest between two steps is subtracted from the second. A step after a rest counts if it is LONG; else neither it,
-    nor those within SETTLING, whose caches are cold, nor one more. stamps: as of `stamps_in`."""
+    """(durations as in `step_times`, number of these steps in each turn) of a process that took turns on a CPU. A rest
+    between two steps is subtracted from the second. A step after a rest counts if it is LONG; else neither it, nor
+    those within SETTLING, whose caches are cold, nor one more. stamps: as of `stamps_in`."""
     (steady, duration), steps = _steady(timeline, warm_up, on_device=False), timeline.steps
     idle, on = (np.array(stamps[first : len(stamps) // 2 * 2 : 2], np.int64) for first in (0, 1))
     duration = duration - measure(union(idle, on), steps.start, steps.end)

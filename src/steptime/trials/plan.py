@@ -141,7 +141,7 @@ def edits_of(taken: Variant, variants: Sequence[Variant], proposals: Sequence[Pr
 
 
 def script_of(command: Sequence[str]) -> Path | None:
-    """Script of a command; None for a module or a program."""
+    """Path of the script in a command; None for a module or a program."""
     return next((Path(word) for word in command if word.endswith(".py")), None)
 
 

@@ -34,7 +34,7 @@ class OptimizerVariant(Applier):
         self._switched: list[tuple[Any, list[dict[str, Any]], list[tuple[Any, Any]]]] = []
 
     def on(self) -> None:
-        """Switches existing optimizers: the option of their groups, and the device of their step counts."""
+        """Switches existing optimizers: sets the option of their groups, and moves their step counts if fused."""
         super().on()
         for optimizer in self.optimizers():
             if (reason := _unfit(optimizer, self._name)) is not None:

@@ -163,7 +163,7 @@ def observe_device(folder: str) -> None:
 
 
 def ran_out(device: int, asked: int, _allocated: int, free: int) -> None:
-    """The allocator's observer (torch/csrc/cuda/Module.cpp, THCPModule_attachOutOfMemoryObserver), called without its
+    """Observer that the allocator calls (torch/csrc/cuda/Module.cpp, THCPModule_attachOutOfMemoryObserver) without its
     lock. An exception here would replace the job's own."""
     start = time.perf_counter_ns()
     if (
