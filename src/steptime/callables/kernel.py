@@ -162,7 +162,7 @@ class OperatorChain:
         return not self.links or any(_alike(each, self.links[-1].result) for each in link.call.all_tensors)
 
     def places_of(self, lines: Sequence[SourceLine]) -> tuple[SourceLine, ...]:
-        """User's lines that lines of `source` stand for."""
+        """User's lines that correspond to lines of `source`."""
         known = (self.links[each.line - FIRST_LINE].place for each in lines
                  if 0 <= each.line - FIRST_LINE < len(self.links))  # fmt: skip
         return tuple(dict.fromkeys(filter(None, known)))

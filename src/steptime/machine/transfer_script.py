@@ -21,7 +21,7 @@ WAYS = (("pageable", False, False), ("pinned", True, False), ("pinned, non_block
 
 
 class CudaCopies:
-    """Copies to CUDA's current device."""
+    """Timer of copies to CUDA's current device."""
 
     def there(self) -> bool:
         return bool(torch.cuda.is_available())

@@ -252,8 +252,8 @@ def put_back(profile: Any) -> None:
 
 
 def only_exported() -> Any:
-    """Returns a configuration with which torch (2.13 and later) makes no Python objects of exported events, half of the
-    time to end a large window; None if torch has none."""
+    """Returns a configuration with which torch (2.13 and later) makes no Python objects of exported events, which takes
+    half of the time to end a large window; None if torch has none."""
     try:
         return torch._C._profiler._ExperimentalConfig(trace_only=True)
     except TypeError:

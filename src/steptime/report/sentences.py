@@ -363,7 +363,7 @@ NOTABLE = 0.1
 
 def elsewhere_text(prediction: Elsewhere, step: float) -> str:
     """Prediction for another device as text: "AMD Instinct MI300X: 42.5 ms per step, 14 % shorter (36 to 52 ms);
-    kernels 45.1 to 29.8 ms". With communication, the number of ranks stays: no trace shows the cost of more."""
+    kernels 45.1 to 29.8 ms". For a job that communicates, it adds that the number of ranks stays."""
     times, kernels = prediction.step, prediction.kernels
     faster = f"a link {prediction.link:.3g} times as fast" if prediction.link != 1 else ""
     where = " and ".join(filter(None, (prediction.device, faster)))

@@ -77,7 +77,7 @@ class Exactness:
 
     @property
     def sentence(self) -> str:
-        """Sentence for a verdict that the training is the same."""
+        """Sentence on this result, for a verdict that the training is the same."""
         within = f" within {self.distance:.0e} of their way" if self.distance > ROUNDED else ""
         return f"Parameters are equal{within} after {self.steps} steps in float64"
 

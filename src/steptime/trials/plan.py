@@ -243,7 +243,7 @@ def batch_variant(size: int) -> Variant:
 
 
 def workers_of(variant: Variant) -> int | None:
-    """num_workers of a variant that changes nothing else; None for any other."""
+    """Number of workers that a variant sets, if it changes nothing else; None for any other variant."""
     (change, *others) = variant.changes or (None,)
     workers = change.argument("num_workers") if change is not None and change.kind == "loader" else None
     return workers if isinstance(workers, int) and not others else None
@@ -275,8 +275,8 @@ class BatchSizePoint:
 def points_of(
     judgements: Sequence[Judgement], step_ns: float, own_size: int | None, own_peak: int | None = None
 ) -> tuple[BatchSizePoint, ...]:
-    """Results by ascending batch size, with the job's own. step_ns: time per step of the unchanged job, on which the
-    speeds are based."""
+    """Results per batch size, ascending, with the job's own. step_ns: time per step of the unchanged job, to which the
+    speeds refer."""
     points = {}
     if own_size:
         rate = own_size / step_ns * 1e9

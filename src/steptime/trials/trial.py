@@ -67,7 +67,7 @@ class Agreement(Enum):
 
 @dataclass(frozen=True, slots=True)
 class NumbersCheck:
-    """Check of a variant's training, with the reason in words."""
+    """Result of checking a variant's training. sentence: the reason in words."""
 
     agreement: Agreement
     sentence: str

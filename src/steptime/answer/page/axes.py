@@ -40,7 +40,7 @@ class Decades:
     high: int
 
     def place(self, value: float) -> float:
-        """Place of a value, percent from the start of the axis; values outside get a place outside."""
+        """Place of a value, percent from the start of the axis; below 0 or above 100 outside of it."""
         return 100 * (math.log10(value) - self.low) / (self.high - self.low)
 
     def ticks(self) -> tuple[Tick, ...]:
