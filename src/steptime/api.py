@@ -54,8 +54,8 @@ __all__ = ["Benched", "Loaded", "LoadedComparison", "LoadedMemory", "LoadedRepor
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """Loaded object. `str()` is its text, its value at the end of a notebook cell its picture. `tables`: names for
-    `to_dict`, `to_pandas` and `to_polars`, which return columns or a data frame. Times are ns, sizes bytes."""
+    """Object that `steptime.load` returns. `str()` is its text, its value at the end of a cell its picture. `tables`:
+    names for `to_dict`, `to_pandas` and `to_polars`, which return columns or a frame. Times are ns, sizes bytes."""
 
     def _answer(self) -> Answer:
         raise NotImplementedError
@@ -105,7 +105,7 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True)
 class LoadedReport(Loaded):
-    """Report of a recording, of traces, or a saved one. `report`: the complete data."""
+    """Report of a recording, of traces, or one that was saved. `report`: the complete data."""
 
     report: Report
 
@@ -117,7 +117,7 @@ class LoadedReport(Loaded):
         yield from rank_tables(self.report.ranks, len(self.report.processes))
 
     def of_rank(self, rank: int) -> LoadedReport:
-        """Same report with another rank first. Raises UsageError (no-such-rank)."""
+        """This report with another rank first. Raises UsageError (no-such-rank)."""
         ordered = sorted(self.report.processes, key=lambda process: process.rank != rank)
         if ordered[0].rank != rank:
             known = ", ".join(str(each.rank) for each in ordered if each.rank is not None) or "none, it is one process"
@@ -125,7 +125,7 @@ class LoadedReport(Loaded):
         return LoadedReport(replace(self.report, processes=tuple(ordered)))
 
     def compare(self, *others: LoadedReport) -> LoadedComparison:
-        """Comparison of this run with later ones, as by `steptime compare`. Raises UsageError without one."""
+        """Comparison of this run with later ones, as by `steptime compare`. Raises UsageError without others."""
         reports = [self.report, *(each.report for each in others)]
         if len(reports) < 2:
             raise UsageError("compare-two", "compare() needs a second report: before.compare(after)")
@@ -142,7 +142,7 @@ class LoadedReport(Loaded):
 
 @dataclass(frozen=True, slots=True)
 class LoadedTrial(Loaded):
-    """Result of a trial or a lab. `results`: the complete data; `report`: of its recording."""
+    """Result of a trial or a lab. `results`: the complete data; `report`: report of the trial's recording."""
 
     folder: str
     results: Results

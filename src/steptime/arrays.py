@@ -27,8 +27,8 @@ Scalar = TypeVar("Scalar", bound=np.generic)
 
 
 def give_back(rows: int) -> None:
-    """Returns free heap memory of arrays to the system, for tables above MANY rows: the next arrays have other sizes,
-    and would need further memory. Only glibc keeps that much."""
+    """Returns free heap memory to the system after work on tables above MANY rows: the next arrays have other sizes and
+    could not reuse it. Does nothing without glibc."""
     trim = _trim() if rows > MANY else None
     if trim is not None:
         trim(0)
@@ -47,8 +47,8 @@ def _trim() -> Callable[[int], int] | None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Few:
-    """Sparse column. rows: numbers of the rows with a value, ascending; values: theirs. absent: value of all other
-    rows; size: length of the column. Indexing works as for an array."""
+    """Sparse column of numbers. rows: numbers of the rows that have a value, ascending; values: their values. absent:
+    value of all other rows; size: length of the column. Indexing works as for an array."""
 
     size: int
     absent: int
@@ -91,7 +91,7 @@ class Few:
 
 
 def few(column: Numbers, absent: int) -> Few:
-    """Sparse form of a whole column."""
+    """Sparse form of a whole column. absent: value of the rows that are left out."""
     rows = np.flatnonzero(column != absent).astype(np.int32)
     return Few(len(column), absent, rows, column[rows])
 
@@ -101,7 +101,7 @@ PIECE = 1 << 17
 
 
 def looked_up(table: npt.NDArray[Scalar], numbers: Numbers) -> npt.NDArray[Scalar]:
-    """Same as table[numbers], without numpy's temporary copy of all numbers in 8 bytes."""
+    """Elements table[numbers], without numpy's temporary copy of all numbers in 8 bytes."""
     found = np.empty(len(numbers), table.dtype)
     for first in range(0, len(numbers), PIECE):
         found[first : first + PIECE] = table[numbers[first : first + PIECE]]

@@ -26,7 +26,7 @@ Folder = str | os.PathLike[str] | None
 
 
 class Recorded:
-    """Common behaviour of the callbacks. folder: of the recording, runs/<script>-<time> for None. every: seconds
+    """Base class of the callbacks. folder: folder of the recording, None for runs/<script>-<time>. every: seconds
     between two transmissions of numbers. profile: True if a few steps are profiled."""
 
     def __init__(self, folder: Folder = None, *, every: float = 10.0, profile: bool = True) -> None:

@@ -11,8 +11,8 @@ Scalar = bool | int | float | str | None
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Change of a job. kind: name of its applier in `probe/changes/` ("loader", "autocast", "compile", …). target:
-    which of several objects it is for ("" for all that apply). arguments: the applier's own, JSON scalars.
+    """Change of a job. kind: name of its applier in `probe/changes/` ("loader", "autocast", "compile", …). target: the
+    one of several objects that it is for ("" for all that apply). arguments: the applier's own, JSON scalars.
 
     "environment" and "preload" are applied at launch, before the interpreter starts."""
 
@@ -21,7 +21,7 @@ class Change:
     arguments: tuple[tuple[str, Scalar], ...] = ()
 
     def argument(self, name: str) -> Scalar:
-        """Argument of that name, None without one."""
+        """Argument of that name; None if the change has none."""
         return dict(self.arguments).get(name)
 
 

@@ -11,9 +11,10 @@ ANY = "*"
 
 @dataclass(frozen=True, slots=True)
 class DebugSwitch:
-    """Debugging variable. name: the variable's. what: its effect on each step. off: value that switches it off. on:
-    values that switch it on, in lower case; () for any except "" and "0". device: the only one that it affects ("" for
-    all). backend: of torch.distributed, the only one that it affects ("": no process group needed; ANY: any)."""
+    """Environment variable for debugging. name: the variable's. what: its effect on each step. off: value that switches
+    it off. on: values that switch it on, in lower case; () for any except "" and "0". device: the only device that it
+    affects ("" for all). backend: the only backend of torch.distributed that it affects ("": no process group needed;
+    ANY: any)."""
 
     name: str
     what: str

@@ -65,7 +65,7 @@ MOST_PROBLEMS = 8
 @dataclass(frozen=True, slots=True)
 class CompanionFiles:
     """Files of other tools about the same job. compile_logs: torch.compile's folder; counters: Nsight Compute's CSV, or
-    a folder of such files. None: those in the recording, or next to the traces if they have a kernel in common."""
+    a folder of these. None for the files in the recording, or next to the traces if they have a kernel in common."""
 
     compile_logs: Path | None = None
     counters: Path | None = None
@@ -86,11 +86,11 @@ def diagnose_paths(
 ) -> Report:
     """Report of a recording, of traces (of one job), or of a report that was saved as JSON.
 
-    max_size: most bytes of JSON that are read per rank's traces. cache: cache large traces. engine: where ranks are
-    reduced (`stragglers.fleet`: LOCAL or RAY); None: here, one by one, or in worker processes for more than
-    DETAILED_RANKS. workers: of the engine, by default one per CPU. pictures: include a step's timeline and memory over
-    time in a trace's report, which no text shows and which take a third of the time. companions: files of other tools
-    on the same job."""
+    max_size: most bytes of JSON that are read per rank's traces. cache: True to cache large traces. engine: place where
+    ranks are reduced (`stragglers.fleet`: LOCAL or RAY); None: here, one by one, or in worker processes for more than
+    DETAILED_RANKS. workers: number of the engine's, by default one per CPU. pictures: True to include a step's timeline
+    and memory over time in a trace's report, which no text shows and which take a third of the time. companions: files
+    of other tools on the same job."""
     first = Path(paths[0])
     if len(paths) == 1 and json.is_report(first):
         return json.read_file(first, paths[0])
@@ -147,9 +147,9 @@ def _at_one_time(traces: Iterable[Trace]) -> Iterator[Trace]:
 def with_elsewhere(
     report: Report, path: Path, devices: Sequence[str], link: float, *, max_size: int, cache: bool
 ) -> Report:
-    """The report of one trace, or of a recording (its first process), with the step predicted on other devices (names
-    in the table of datasheets) and with a link so many times as fast. Raises UsageError for a device that the table
-    does not have, and NothingMeasuredError where nothing can be replayed."""
+    """Report of one trace, or of a recording (its first process), with the step predicted on other devices. devices:
+    names in the table of datasheets. link: speed of the link, as a multiple of the present one. Raises UsageError for a
+    device that the table does not have, and NothingMeasuredError if nothing can be replayed."""
     first, recorded = report.processes[0], path.is_dir()
     if recorded and not first.traces:
         raise NothingMeasuredError(
@@ -209,8 +209,8 @@ def diagnose_traces(
     pictures: bool = True,
     companions: CompanionFiles = NO_COMPANIONS,
 ) -> Report:
-    """Report of traces, one for each rank, analysed one by one. problems: found while collecting them. Raises
-    NothingMeasuredError if none of them has a step."""
+    """Report of traces, one for each rank, analysed one by one. problems: sentences on what was damaged or left out
+    while the traces were collected. Raises NothingMeasuredError if none of the traces has a step."""
     results, empty = list[RankResult](), list[str]()
     for number, trace in enumerate(traces):
         result = analyse_trace(trace, number, detailed=pictures and number < DETAILED_RANKS)
@@ -318,9 +318,9 @@ def combine(
     summaries: Sequence[RankSummary] | None = None,
     companions: CompanionFiles = NO_COMPANIONS,
 ) -> Report:
-    """Report of a job. results: of its ranks, or of the most informative ones of a large job; processes without a rank
-    are not compared. problems: what was damaged or left out. summaries: of all ranks, None for those of the results.
-    companions: as in `diagnose_paths`."""
+    """Report of a job. results: results of its ranks, or of the most informative ones of a large job; processes without
+    a rank are not compared. problems: sentences on what was damaged or left out. summaries: summaries of all ranks,
+    None for those of the results. companions: as in `diagnose_paths`."""
     results = [_with_compile_logs(each, companions.compile_logs) for each in results]
     results = [_with_counters(each, companions.counters) for each in results]
     ranked = {each.own.rank: each for each in reversed(results) if each.own.rank is not None}

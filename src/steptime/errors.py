@@ -68,5 +68,5 @@ class ImbalanceError(SteptimeError):
 
 
 def no_such_file(path: object, expected: str, error: type[SteptimeError] = RecordingError) -> SteptimeError:
-    """Error for a path that does not exist. expected: what could be there."""
+    """Error for a path that does not exist. expected: words for what could be there."""
     return error("no-such-file", f"No such file or directory: {path}. Expected {expected}.")

@@ -54,8 +54,9 @@ WITHOUT_FILTER = ("unspecified", "unset")
 def ask_git(
     folder: Path, *words: str, given: bytes = b"", over: Callable[[], bool] = lambda: False, topmost: Path | None = None
 ) -> subprocess.CompletedProcess[bytes]:
-    """Result of a Git command in a folder. given: standard input. over: the answer is no longer wanted. topmost: folder
-    at and above which repositories are ignored. Raises OSError if Git cannot run, and subprocess.TimeoutExpired."""
+    """Result of a Git command in a folder. given: standard input. over: True once the answer is no longer wanted.
+    topmost: folder at and above which repositories are ignored. Raises OSError if Git cannot run,
+    subprocess.TimeoutExpired."""
     listed = _run(folder, ("config", "--null", "--name-only", "--list"), {}, b"", over, topmost)
     names = [name for name in listed.stdout.decode(errors="surrogateescape").split("\0") if FILTER.fullmatch(name)]
     if listed.returncode or any("=" in name or "\n" in name for name in names):  # else -c would set another one
@@ -99,7 +100,8 @@ def _run(
 
 
 def filtered(folder: Path, paths: Iterable[str]) -> frozenset[str]:
-    """Paths, relative to the folder, with a filter, whose content differs from Git's. Raises what `ask_git` does."""
+    """Paths (relative to the folder) of files with a Git filter whose content differs from Git's. Raises like
+    `ask_git`."""
     given = "".join(f"{path}\0" for path in paths).encode(errors="surrogateescape")
     reported = ask_git(folder, "check-attr", "-z", "--stdin", "filter", given=given)
     words = reported.stdout.decode(errors="surrogateescape").split("\0")

@@ -33,8 +33,8 @@ _reported: list[Path] = []
 @dataclass(frozen=True, slots=True)
 class OwnRecording:
     """Recording of this process. folder: None if nothing is recorded. begun: True if `record` started it, which
-    therefore ends it; else `steptime run` did. leads: True if this process prints the messages of all ranks. pid: of
-    the process."""
+    therefore ends it; else `steptime run` did. leads: True if this process prints the messages of all ranks. pid: its
+    process ID."""
 
     folder: Path | None
     begun: bool = False

@@ -109,7 +109,7 @@ class Kind(IntEnum):
 
 
 class Flag(IntFlag):
-    """Properties of a record (for FETCH and COLLATE see BUSY_PARTS)."""
+    """Flag of a record, a property of its interval (for FETCH and COLLATE see BUSY_PARTS)."""
 
     EXHAUSTED = 1
     """LOADER_NEXT: it ended with an exception (usually StopIteration)."""
@@ -211,7 +211,7 @@ class Journal:
 
     def count(self, head: int) -> int | None:
         """Number of records with this head since the first call for it; a call for another head restarts the count.
-        None while another thread is writing."""
+        Returns None while another thread is writing."""
         if not self._flushing.acquire(blocking=False):
             return None
         try:
@@ -222,8 +222,8 @@ class Journal:
             self._flushing.release()
 
     def flush(self) -> int:
-        """Writes the records in memory; whole records stay whole as far as the file system permits. A concurrent call
-        does nothing. Returns what `append_to` does, or 0."""
+        """Writes the records in memory to the file, and returns what `append_to` does, or 0; a concurrent call does
+        nothing. Whole records stay whole as far as the file system permits."""
         if not self._flushing.acquire(blocking=False):
             return 0
         try:

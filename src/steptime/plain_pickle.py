@@ -97,7 +97,7 @@ class PlainUnpickler(pickle.Unpickler):
 
 
 def unpickle(file: BinaryIO) -> tuple[Any, list[Any] | None]:
-    """(value, None); for a truncated file (None, all objects that were started, in that order)."""
+    """Reads a pickle: returns (value, None), or if truncated (None, all objects that were started, in that order)."""
     unpickler = PlainUnpickler(file)
     try:
         return unpickler.load(), None
@@ -111,7 +111,7 @@ def unpickle(file: BinaryIO) -> tuple[Any, list[Any] | None]:
 
 
 def to_json(file: io.BufferedReader, made: BinaryIO) -> None:
-    """Converter of the whole value to JSON."""
+    """Converter that writes the whole value as JSON."""
     value, begun = unpickle(file)
     if begun is not None:
         raise NotPlainError("damaged", "is cut short")
@@ -132,7 +132,7 @@ def _elements(value: Any, known: dict[int, int]) -> int:
 
 
 def serve(converter: str, memory: str, seconds: str) -> NoReturn:
-    """Main function of the process. It never returns: freeing the value would take long."""
+    """Main function of the process that reads a file. It never returns: freeing the value would take long."""
     module, _, function = converter.partition(":")
     convert: Converter = getattr(importlib.import_module(module), function)
     _limit(int(memory), int(seconds))

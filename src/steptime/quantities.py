@@ -50,7 +50,7 @@ MINUS = "−"
 
 
 def format_duration(nanoseconds: float) -> str:
-    """A duration for a sentence, with three significant digits: "850 ns", "12.3 µs", "2 min 05 s", "19 h 16 min"."""
+    """Duration as text with three significant digits: "850 ns", "12.3 µs", "2 min 05 s", "19 h 16 min"."""
     if nanoseconds < 0:
         return f"{MINUS}{format_duration(-nanoseconds)}"
     for size, unit in ((1.0, "ns"), (1e3, "µs"), (1e6, "ms"), (1e9, "s")):
@@ -61,8 +61,8 @@ def format_duration(nanoseconds: float) -> str:
 
 
 def format_spread(time: Estimate) -> str:
-    """Interval of a mean time for a sentence: "± 3.1 ms"; "between 4.10 ms and 25 ms" where half of the interval is
-    more than half of the mean: there ± would reach to nothing or below."""
+    """Interval of a mean time as text: "± 3.1 ms", or "between 4.10 ms and 25 ms" if half of the interval exceeds half
+    of the mean, where ± would reach down to zero."""
     half = (time.high - time.low) / 2
     if 2 * half > time.value:
         return f"between {format_duration(time.low)} and {format_duration(time.high)}"
@@ -70,8 +70,8 @@ def format_spread(time: Estimate) -> str:
 
 
 def format_change_of(before: float, after: float, least: float = 0.0) -> str:
-    """Two durations, ns, in the unit of the first: "36.5 → 16.4 ms", "1.20 s → 8 ms" where that is too small. least:
-    fraction of the first; of less than that only the bound is reported: "36.5 ms → under 365 µs"."""
+    """Text of two durations (ns) in the unit of the first: "36.5 → 16.4 ms", or "1.20 s → 8 ms" if that unit is too
+    large. least: fraction of the first, below which only a bound is reported: "36.5 ms → under 365 µs"."""
     words = format_duration(before)
     if after < least * before:
         return f"{words} → under {format_duration(least * before)}"
@@ -83,7 +83,7 @@ def format_change_of(before: float, after: float, least: float = 0.0) -> str:
 
 
 def format_speed(ratio: float) -> str:
-    """A speed-up: "2.2×", "12×", "1.04×" where a tenth would hide it."""
+    """Speed-up as text: "2.2×", "12×", "1.04×" if one decimal would hide it."""
     return f"{ratio:.0f}×" if ratio >= 9.95 else f"{ratio:.1f}×" if ratio >= 1.15 else f"{ratio:.2f}×"
 
 
@@ -248,8 +248,8 @@ def difference_of_series(values: Numbers, base: Numbers) -> Estimate:
 
 
 def difference_of(one: Estimate, other: Estimate) -> Estimate:
-    """one - other, for independent estimates: the half-widths add like standard deviations, each side by itself (Zou
-    and Donner, Statistics in Medicine 27, 2008: MOVER)."""
+    """Difference one - other of independent estimates: the half-widths add like standard deviations, each side by
+    itself (Zou and Donner, Statistics in Medicine 27, 2008: MOVER)."""
     difference = one.value - other.value
     low = sqrt((one.value - one.low) ** 2 + (other.high - other.value) ** 2)
     high = sqrt((one.high - one.value) ** 2 + (other.value - other.low) ** 2)

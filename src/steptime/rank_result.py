@@ -44,7 +44,7 @@ NOT_YET = Verdict("", "")
 @dataclass(frozen=True, slots=True, eq=False)
 class RankResult:
     """Result of a rank, without its recording or trace, which may be large and is released before the next is read.
-    own: its report, to which no rule was applied yet."""
+    own: report of the rank, to which no rule was applied yet."""
 
     own: ProcessReport
     place: int | tuple[str, int]
@@ -72,7 +72,8 @@ class RankResult:
 def analyse_process(
     recording: Recording, process: Process, layout: Layout, *, on_host: int, detailed: bool
 ) -> RankResult:
-    """Result of a recorded process. on_host: trainers on its host. detailed: with step view, flame graph and owners."""
+    """Result of a recorded process. on_host: number of training processes on its host. detailed: True to include step
+    view, flame graph and owners of memory."""
     from steptime.memory.in_report import kept_in_process, owned_in_process  # pictures': text needs none of it
 
     machine, timeline = machine_of(recording), layout.timeline

@@ -23,12 +23,12 @@ PROCESS = re.compile(r"process-\d+")
 
 
 def is_url(path: str) -> bool:
-    """True if a path is for fsspec."""
+    """True if a path is a URL, which fsspec opens."""
     return URL.match(path) is not None
 
 
 def check(url: str) -> None:
-    """Checks before a job that its recording can be copied there afterwards. Raises UsageError and OutputError."""
+    """Checks, before a job starts, that its recording can be copied to the URL. Raises UsageError and OutputError."""
     system, place = _open(url)
     try:
         taken = system.exists(f"{place}/manifest.json")
@@ -39,8 +39,8 @@ def check(url: str) -> None:
 
 
 def upload(folder: Path, url: str) -> None:
-    """Copies a recording. Nodes of one job that record separately copy into one: the first node's manifest stays, and
-    the process folders of other nodes get the node's number. Raises OutputError."""
+    """Copies a recording to a URL. Nodes of one job that record separately copy into one recording: the first node's
+    manifest stays, and the process folders of other nodes get the node's number. Raises OutputError."""
     system, place = _open(url)
     node = _node()
     try:
@@ -61,7 +61,8 @@ def upload(folder: Path, url: str) -> None:
 
 @contextmanager
 def fetched(paths: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """Paths with local copies in place of URLs, removed at the block's end. Raises UsageError and RecordingError."""
+    """Context manager with the paths, in which local copies replace URLs; the copies are removed at the block's end.
+    Raises UsageError and RecordingError."""
     copies = Path(tempfile.mkdtemp(prefix="steptime-"))
     try:
         yield tuple(_fetch(path, copies / str(number)) if is_url(path) else path for number, path in enumerate(paths))

@@ -15,9 +15,9 @@ SURE = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """Entry of a list. right: text at a terminal's right edge, such as the savings. summary: the finding; place: source
-    line; advice: what to do. lines: further lines, indented as given; details: lines for documents only; code:
-    likewise, unchanged."""
+    """Entry of a list in an answer. right: text at a terminal's right edge, such as the savings. summary: the finding;
+    place: its source line; advice: what to do. lines: further lines, indented as given; details: lines for documents
+    only; code: source text for documents only, unchanged."""
 
     title: str
     right: str = ""
@@ -31,7 +31,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """List under a title, "" for none. first: items that a terminal shows before "and … more", None for all."""
+    """List of items under a title, "" for none. first: number of items that a terminal shows, None for all."""
 
     title: str
     items: tuple[Item, ...]
@@ -43,7 +43,7 @@ Part = Table | Section
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """Picture of the page. identity: of its section. template: file of `answer/page` that shows `chart`."""
+    """Picture on the page. identity: id of its section. template: file of `answer/page` that shows `chart`."""
 
     identity: str
     title: str
@@ -53,8 +53,9 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """The big number. number: "36.5 → 16.4 ms/step". word: "possible" or "measured". times: "2.2×". interval: sentence
-    with the interval of the new step time or of the speed-up. cause: sentence with what gains most."""
+    """Big number of an answer, its possible or measured gain. number: "36.5 → 16.4 ms/step". word: "possible" or
+    "measured". times: "2.2×". interval: sentence with that of the new time or the speed-up. cause: sentence on what
+    gains most."""
 
     number: str
     word: str
@@ -64,7 +65,7 @@ class Gain:
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """ "36.5 → 16.4 ms/step possible (2.2×)", then the interval and the cause."""
+        """Lines of text: "36.5 → 16.4 ms/step possible (2.2×)", then the interval and the cause."""
         return tuple(filter(None, (f"{self.number} {self.word} ({self.times})", self.interval, self.cause)))
 
 
@@ -108,7 +109,8 @@ def with_confidence(data: Mapping[str, object], headline: str, badge: str) -> di
 
 
 def confidence(times: Iterable[Estimate], basis: str, busy: str = "", *, enough: bool = True) -> str:
-    """Confidence in times. basis: how they were measured; busy: what disturbed them; enough: by several processes."""
+    """Badge of an answer: how certain its times are, and why. basis: text on how they were measured; busy: text on what
+    disturbed them; enough: True if several processes measured them."""
     if busy:
         return f"Unclear: {busy} ({basis})."
     wide = max(((each.high - each.low) / 2 / each.value for each in times if each.value), default=0.0)

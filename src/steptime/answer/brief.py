@@ -27,9 +27,9 @@ Document = dict[str, Any]
 
 def as_brief(answer: Answer, next_: Call, fixes: Sequence[str] = (), *, line: str = "", saves: str = "",
              found: Sequence[Document] = (), **more: Any) -> Document:  # fmt: skip
-    """Answer in short. next_: call of a tool that helps most now. fixes: codes of those to try. found: entries of its
-    findings (`entry_of`), of which the first has the line and the savings where `line` is "". The rest is as the
-    answer has it: its tables by their identities, its lists by their titles."""
+    """Short form of an answer for an agent. next_: call of a tool that helps most now. fixes: codes of the fixes to
+    try. found: entries of the findings (`entry_of`); the first supplies the line and the savings if `line` is "". The
+    rest comes from the answer: tables by identity, lists by title."""
     first = {"line": line, "saves": saves} if line or saves or not found else found[0]
     parts: Document = {}
     for part in answer.parts:
@@ -53,14 +53,14 @@ def as_brief(answer: Answer, next_: Call, fixes: Sequence[str] = (), *, line: st
 
 
 def rows_of(table: Table) -> list[Document]:
-    """Rows as texts by the titles of their columns, without those that only a page has."""
+    """Rows of a table as texts by column title, without the columns that only a page has."""
     places = [place for place, column in enumerate(table.columns) if column.room != "page"]
     return [{table.columns[place].title or table.columns[place].raw: row[place].text for place in places}
             for row in table.rows]  # fmt: skip
 
 
 def entry_of(finding: Finding, step: float, fixes: Sequence[str] = ()) -> Document:
-    """Finding as an entry of a list. step: ns. fixes: codes of those that answer it."""
+    """Finding as an entry of a brief. step: duration of the step, ns. fixes: codes of the fixes for it."""
     return {
         "code": finding.code,
         "name": finding.name + ("" if finding.weight is Weight.FINDING else f" ({finding.weight.value})"),

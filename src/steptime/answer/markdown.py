@@ -15,7 +15,7 @@ MOST_ROWS = 16
 
 
 def as_markdown(answer: Answer) -> str:
-    """Whole document, for an issue, a pull request or a wiki."""
+    """Answer as a whole Markdown document, for an issue, a pull request or a wiki."""
     lines = [f"# steptime: {prose(answer.title)}", ""] if answer.title else []
     if answer.gain is not None:
         first, *more = map(prose, answer.gain.lines)

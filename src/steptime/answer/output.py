@@ -43,7 +43,7 @@ FORMATS = tuple(each for each in RENDERERS if each != ".sarif")
 
 
 def rendered(answer: Answer, extension: str) -> str | bytes:
-    """Answer in a format: by its own export, else by the common renderer."""
+    """Content of an answer in the format of a file extension: its own export, else the common renderer's."""
     export = answer.exports.get(extension)
     return export() if export is not None else RENDERERS[extension](answer)
 
@@ -70,7 +70,7 @@ def check(destination: str, formats: Sequence[str] = FORMATS, *, force: bool) ->
 
 
 def extension_of(destination: str, formats: Sequence[str] = FORMATS) -> str:
-    """Format that a name ends in. Raises OutputError for any other name."""
+    """File extension of a destination, which selects the format. Raises OutputError for an unknown one."""
     name = Path(destination).name.lower()
     for extension in sorted(formats, key=len, reverse=True):  # .speedscope.json before .json, card.png before .png
         before = name.removesuffix(extension)

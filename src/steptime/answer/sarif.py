@@ -21,7 +21,7 @@ LEVELS = {Weight.FINDING: "warning", Weight.NOTE: "note", Weight.CAVEAT: "note"}
 
 
 def as_sarif(answer: Answer) -> str:
-    """Document as JSON. Paths below the current folder are relative to it, so write it at a repository's root."""
+    """Findings as SARIF text. Paths below the current folder are relative to it, so write it at a repository's root."""
     found = [(each, each.source) for each in answer.findings if each.source is not None and each.source.line > 0]
     names = {each.code: each.name for each, _ in reversed(found)}
     codes = tuple(dict.fromkeys(each.code for each, _ in found))

@@ -78,7 +78,7 @@ def notify(text: str, *, error: bool = False) -> None:
 
 
 def styled(text: str) -> Any:
-    """Text with the styles of COLOURS, a `rich.text.Text`."""
+    """Text with the styles of COLOURS, as a `rich.text.Text`."""
     from rich.text import Text  # rich takes a while
 
     displayed = Text(text)
@@ -90,7 +90,7 @@ def styled(text: str) -> Any:
 
 
 def folded(line: str, width: int) -> list[str]:
-    """Line in pieces of `width` columns at most, indented to its label. Words, such as paths to click, stay whole."""
+    """Pieces of a line, each of at most `width` columns, indented to its label. Words, such as paths, stay whole."""
     if len(line) <= width or PASTED.match(line):
         return [line]
     match = HANGING.match(line)

@@ -20,9 +20,9 @@ LONGEST = 300
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """Cell of a table. text: for a reader. value: raw, for sorting and CSV, "" if unknown. short: text for narrow
-    places, "" for the same. bar: percent of the column's largest value, None for no bar. parts: values of the columns
-    that data frames have in its place."""
+    """Cell of a table. text: text for a reader. value: raw value for sorting and CSV, "" if unknown. short: text for
+    narrow places, "" for the same. bar: percent of the column's largest value, None for no bar. parts: values of the
+    columns that data frames have in its place."""
 
     text: str
     value: float | str
@@ -53,8 +53,8 @@ class Column(Generic[Row]):
 @dataclass(frozen=True, slots=True)
 class Table:
     """Table of an answer. identity: unique on a page. note: sentence under the title. hidden: number of rows left out;
-    rest: these rows, as far as they are known. depths: level of each row in a tree; the first column then has a name as
-    its text, and the whole path as its value. first: rows that a terminal shows, None for all."""
+    rest: the rows left out, as far as they are known. depths: level of each row in a tree, whose first column has a
+    name as its text and the whole path as its value. first: number of rows that a terminal shows, None for all."""
 
     identity: str
     title: str
@@ -166,13 +166,13 @@ def interval(
     names: tuple[str, str] = ("low_ns", "high_ns"),
     room: str = "",
 ) -> Column[Row]:
-    """A column of intervals. names: of their bounds in data frames."""
+    """Column of intervals. names: names of the two bounds in data frames."""
     cell = _cell_of(get, lambda value: Cell(words(value), words(value), parts=(value.low, value.high)))
     return Column(title, "interval", cell, number=False, room=room, split=names)
 
 
 def source_line(title: str, get: Callable[[Row], SourceLine | None], words: Callable[[SourceLine], str]) -> Column[Row]:
-    """A column of places in the source."""
+    """Column of source lines. words: function that makes the text of a line."""
     cell = _cell_of(get, lambda source: Cell(words(source), words(source), parts=source.place))
     return Column(title, "line", cell, number=False, split=("file", "line"))
 

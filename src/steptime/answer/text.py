@@ -17,7 +17,7 @@ INDENT = "  "
 
 
 def as_text(answer: Answer, columns: int = COLUMNS) -> str:
-    """Whole text with a final line feed. columns: width for the layout of bars and right edges."""
+    """Answer as text, with a final line feed. columns: width for the layout of bars and right edges."""
     first, *more = [one_line(each) for each in answer.gain.lines] if answer.gain is not None else [""]
     blocks = [[first, *(f"{INDENT}{line}" for line in more)]] if first else []
     blocks += [[one_line(each) for each in (answer.headline, answer.badge) if each], [*map(one_line, answer.head)]]

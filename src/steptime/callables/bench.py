@@ -60,8 +60,8 @@ NOT_TO_BE_TAKEN = (Standing.SUSPICIOUS, Standing.OTHER_RESULT, Standing.FAILED)
 @dataclass(frozen=True, slots=True)
 class BenchOptions:
     """Options of a bench. callables, inputs: "file.py:name" or "module:name" (inputs "" for none). shapes: for each
-    setting, a shape per argument. seconds: per callable and setting, over all processes. coarsest: dtype of values in
-    between, whose rounding a fused kernel may leave out, "" for that of the results."""
+    setting, a shape per argument. seconds: time per callable and setting, over all processes. coarsest: dtype of
+    intermediate values whose rounding a fused kernel may leave out, "" for that of the results."""
 
     callables: tuple[str, ...]
     inputs: str = ""
@@ -124,17 +124,17 @@ class _Answer(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """A callable in one mode, on one setting of inputs.
+    """Callable in one mode, with its results on one setting of inputs.
 
-    name: its place, with its mode where there are several. time: median ns of a call, with --backward of both passes;
-    forward: of the forward pass alone. speed: how many times as fast as the first. first_call: ns, with what is
-    compiled; pays_after: calls after which that is paid back, None where it is not faster for certain. error: largest
-    difference to the first's result, relative to its largest magnitude. flops: of a call, as torch's counter has them
-    (matmuls, convolutions, attention); bytes: of arguments, results and parameters, which must at least be
-    moved. peak_bytes: taken beyond what was held before. launch: ns that the CPU takes to launch a call, None on a CPU
-    and with cold caches. blocks: ns of a call in each block in the order of time; means of neighbours where there are
-    many; iqr: interquartile range of all of them, ns. changes: its arguments, so that each call goes on with what the
-    last one left. sentence: why it is so, "" where nothing is to be reported."""
+    name: its place, with its mode if there are several. time: median of a call, ns, with --backward of both passes;
+    forward: median of the forward pass alone. speed: speed relative to the first callable. first_call: ns, with
+    compilation; pays_after: number of calls after which compilation is paid back, None if it is not certainly faster.
+    error: largest difference to the first's result, relative to its largest magnitude. flops: per call, by torch's
+    counter (matmuls, convolutions, attention); bytes: of arguments, results and parameters, which must at least be
+    moved. peak_bytes: memory taken in addition to what was held before. launch: CPU time to launch a call, ns, None on
+    a CPU and with cold caches. blocks: ns of a call in each block in the order of time, means of neighbours if there
+    are many; iqr: interquartile range of all blocks, ns. changes: True if it changes its arguments, so that each call
+    goes on with what the last one left. sentence: explanation of the standing, "" if nothing is to be reported."""
 
     name: str
     mode: str
@@ -156,7 +156,7 @@ class Contender:
 
     @property
     def rate(self) -> float | None:
-        """FLOP/s, None if no FLOPs were counted."""
+        """Rate of a call, FLOP/s; None if no FLOPs were counted."""
         return self.flops / self.time.value * 1e9 if self.time is not None and self.flops else None
 
     @property
@@ -181,7 +181,7 @@ class BenchSetting:
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """Results of a bench. processes: number of fresh ones that were timed. machine: device with its peaks, None if
+    """Results of a bench. processes: number of fresh processes that were timed. machine: device with its peaks, None if
     unknown or measured under load. other_cpus: CPUs that other programs kept busy meanwhile, on average."""
 
     options: BenchOptions
@@ -211,7 +211,8 @@ def bench(
     notify: Callable[[str], None],
     variables: Mapping[str, str] | None = None,
 ) -> Bench:
-    """Times the callables in fresh processes with these variables. machines: here. Raises NothingMeasuredError."""
+    """Times the callables in fresh processes. machines: known peaks of this machine's devices. variables: environment
+    of the processes. Raises NothingMeasuredError."""
     load = OtherLoad()
     answers = []
     for number in range(1, options.processes + 1):
@@ -331,7 +332,7 @@ def _contender(
 
 
 def thinned(blocks: Sequence[float]) -> tuple[float, ...]:
-    """At most MOST_BLOCKS values: means of neighbours."""
+    """Block times reduced to at most MOST_BLOCKS values, by means of neighbours."""
     stride = max(1, -(-len(blocks) // MOST_BLOCKS))
     return tuple(float(np.mean(blocks[at : at + stride])) for at in range(0, len(blocks), stride))
 

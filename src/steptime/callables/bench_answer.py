@@ -203,7 +203,7 @@ def _of(bench: Bench) -> str:
 
 
 def notes(bench: Bench) -> Iterator[str]:
-    """Notes in addition to the table."""
+    """Yields sentences that accompany the table."""
     for setting in bench.settings:
         if setting.failed:
             yield one_line(f"Not timed: {setting.inputs or setting.dtype or 'a setting'}: {setting.failed}.")

@@ -77,7 +77,7 @@ COPIES_HELD = 12
 
 @dataclass(frozen=True, slots=True)
 class ChainLink:
-    """An operator of a chain. name: plain, of ATen. call: its tensors and printed arguments. place: user's line."""
+    """Operator of a chain. name: plain ATen name. call: its tensors and printed arguments. place: the user's line."""
 
     name: str
     call: Call
@@ -90,7 +90,7 @@ class ChainLink:
 
     @property
     def over(self) -> tuple[int, ...]:
-        """Dimensions that it reduces over: those printed, else all; of a softmax's gradient behind both tensors."""
+        """Dimensions that the operator reduces over: those in its printed arguments, else all."""
         if self.name not in REDUCTIONS:
             return ()
         sides, at = len(self.call.all_tensors[0].shape), 2 if self.name.endswith("backward_data") else 1
@@ -116,8 +116,8 @@ class ChainLink:
 
 @dataclass(frozen=True, slots=True)
 class OperatorChain:
-    """Operators of which each works on the result of the one before. backward: it runs there. calls: such chains per
-    step; duration: of all of them, ns per step."""
+    """Chain of operators, each of which works on the result of the one before. backward: True if it runs in the
+    backward pass. calls: number of such chains per step; duration: time of all of them, ns per step."""
 
     links: tuple[ChainLink, ...]
     backward: bool
@@ -131,7 +131,7 @@ class OperatorChain:
 
     @property
     def coarsest(self) -> str:
-        """Floating dtype with the fewest digits."""
+        """Floating dtype with the fewest digits among the chain's tensors."""
         used = {DTYPES[each.type] for link in self.links for each in (*link.call.all_tensors, link.result)}
         return next((each for each in ("bfloat16", "float16", "float32") if each in used), "float64")
 
@@ -142,7 +142,7 @@ class OperatorChain:
 
     @property
     def source(self) -> str:
-        """A Python file with the chain as a function, and its inputs as another one."""
+        """Text of a Python file with the chain as a function, and its inputs as another one."""
         statements, inputs = _written(self)
         body = (f"v{number} = {_called(each)}{each.remark}" for number, each in enumerate(statements, 1))
         names = ", ".join(f"x{number}" for number in range(len(inputs)))
@@ -154,15 +154,15 @@ class OperatorChain:
         ))  # fmt: skip
 
     def with_skeleton(self) -> str:
-        """`source` with a kernel in `triton.language` of the whole chain. Raises NoSkeletonError."""
+        """Text of `source` with a kernel in `triton.language` for the whole chain. Raises NoSkeletonError."""
         return self.source.replace("import torch\n", IMPORTS, 1) + skeleton(*_written(self))
 
     def goes_on_with(self, link: ChainLink) -> bool:
-        """True if an operator can take the last one's result."""
+        """True if an operator can take the result of the chain's last one."""
         return not self.links or any(_alike(each, self.links[-1].result) for each in link.call.all_tensors)
 
     def places_of(self, lines: Sequence[SourceLine]) -> tuple[SourceLine, ...]:
-        """User's lines that lines of `source` stand for."""
+        """User's lines that correspond to lines of `source`."""
         known = (self.links[each.line - FIRST_LINE].place for each in lines
                  if 0 <= each.line - FIRST_LINE < len(self.links))  # fmt: skip
         return tuple(dict.fromkeys(filter(None, known)))
@@ -226,7 +226,7 @@ def _alike(one: Tensor, two: Tensor) -> bool:
 
 
 def chains(steps: StepContext) -> tuple[OperatorChain, ...]:
-    """Chains of a window's steps, the hottest first, without places."""
+    """Chains of operators in a window's steps, the hottest first, without places."""
     found: dict[OperatorChain, list[float]] = defaultdict(list)
     for chain, spent in _runs(steps):
         found[chain].append(spent)
@@ -324,7 +324,7 @@ def hottest(recording: str, case: Case) -> OperatorChain:
 
 def placed(chain: OperatorChain, case: Case) -> OperatorChain:
     """Chain with the user's lines. A trace knows an operator's function; its line is one that spells the operator.
-    Of several, those of one function are taken that are in the order of the operators, and closest together."""
+    Among several, lines of one function are taken that are in the order of the operators, and closest together."""
     use_of = {(plain_name(use.name), use.phase == "backward"): use for use in case.operators}
     uses = [use_of.get((link.name, chain.backward)) for link in chain.links]
     functions = [use.source if use is not None else None for use in uses]
@@ -364,9 +364,9 @@ def _quality(lines: Sequence[SourceLine | None]) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class KernelStudy:
-    """A chain or a function, eager and as Inductor compiles it. of: recording or place. chain: None for a function of
-    the user's. kernels: that Inductor generated; assembly: name and text of the PTX of each, on a device. machine:
-    whose copy is the bound; None if it was never measured."""
+    """Chain or function, eager and as Inductor compiles it. of: recording or place. chain: None for a function of the
+    user's. kernels: kernels that Inductor generated; assembly: name and text of the PTX of each, on a device. machine:
+    machine whose copy rate is the bound; None if never measured."""
 
     of: str
     chain: OperatorChain | None
@@ -377,8 +377,8 @@ class KernelStudy:
 
     @property
     def file(self) -> tuple[str, str]:
-        """(Python of the chain, why a kernel in `triton.language` is not in it): it has one, as `fused`, where Inductor
-        breaks the chain. ("", "") without a chain."""
+        """(Python text of the chain, reason why it has no kernel in `triton.language`); ("", "") without a chain. The
+        text has such a kernel, as `fused`, if Inductor breaks the chain."""
         if self.chain is None:
             return "", ""
         if len(self.kernels) < SHORTEST:
@@ -398,12 +398,12 @@ class KernelStudy:
 
     @property
     def copy_rate(self) -> float | None:
-        """B/s of a copy on this machine."""
+        """Rate of a copy on this machine, B/s."""
         return self.machine.copy.value if self.machine is not None and self.machine.copy is not None else None
 
     @property
     def least(self) -> float | None:
-        """ns that a copy takes for the bytes of the fused kernel's inputs and results."""
+        """Time of a copy of the bytes in the fused kernel's inputs and results, ns."""
         return self.fused.bytes / self.copy_rate * 1e9 if self.copy_rate and self.fused.bytes else None
 
 

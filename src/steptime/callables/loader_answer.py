@@ -59,7 +59,7 @@ def badge(bench: LoaderBench) -> str:
 
 
 def notes(bench: LoaderBench) -> Iterator[str]:
-    """Notes in addition to the tables."""
+    """Yields sentences that accompany the tables."""
     if (parts := bench.parts) is not None:
         yield (
             f"An item takes {format_duration(parts.item_ns)}, collating a batch {format_duration(parts.collate_ns)}"
@@ -119,7 +119,7 @@ def _of_memory(bench: LoaderBench) -> Iterator[str]:
 
 
 def tables(bench: LoaderBench) -> tuple[Table, ...]:
-    """Tables by workers, of other settings, of formats and of transfers; those with rows."""
+    """Non-empty tables of a loader's bench: by workers, of other settings, of formats, and of transfers."""
     found = (
         _table("workers", "by workers", bench.settings, bench),
         _table("others", "other settings", bench.variants, bench),

@@ -88,9 +88,9 @@ class _TimedSetting(msgspec.Struct, frozen=True):
 
 class LoaderParts(msgspec.Struct, frozen=True):
     """Times of a batch in the process that makes it. batches: number read. item_ns: per item; again_ns: the same item
-    read again, None if impossible; cold_ns: with its files out of the page cache, None if not requested or no file was
-    read; cold_busy, fetched: CPU fraction and bytes per item from disk of the cold reading. collate_ns: per batch.
-    busy: fraction of the time running or runnable on a CPU. length: items of the dataset."""
+    read again, None if impossible; cold_ns: item with its files out of the page cache, None if not requested or no file
+    was read; cold_busy, fetched: CPU fraction, and bytes per item from disk, of the cold reading. collate_ns: per
+    batch. busy: fraction of the time running or runnable on a CPU. length: number of items in the dataset."""
 
     batches: int
     item_ns: float
@@ -104,8 +104,9 @@ class LoaderParts(msgspec.Struct, frozen=True):
 
 
 class StoredSamples(msgspec.Struct, frozen=True):
-    """Samples in another format. bytes: per sample on disk. Times per sample: ordered_ns, random_ns with files out of
-    the page cache, None if the system keeps them in memory; warm_ns at random from memory. left_out: why."""
+    """Samples stored in another format. bytes: per sample on disk. Times per sample: ordered_ns, random_ns with files
+    out of the page cache, None if the system keeps them in memory; warm_ns at random from memory. left_out: reason why
+    the format was not measured, else ""."""
 
     name: str
     bytes: float = 0.0
@@ -116,8 +117,8 @@ class StoredSamples(msgspec.Struct, frozen=True):
 
 
 class LoaderTransfer(msgspec.Struct, frozen=True):
-    """A way to copy a batch to the device. bytes: of the batch. host_ns: until the CPU continues; device_ns: of the
-    copies. pin_ns: to copy the batch into pinned memory first, None if it is not pinned."""
+    """Way to copy a batch to the device. bytes: size of the batch. host_ns: time until the CPU continues; device_ns:
+    time of the copies. pin_ns: time to copy the batch into pinned memory first, None if it is not pinned."""
 
     name: str
     bytes: int
@@ -152,9 +153,9 @@ Ask = Callable[[Mapping[str, Any]], _LoaderAnswer]
 
 @dataclass(frozen=True, slots=True)
 class LoaderJob:
-    """A training job whose loader is timed. executable: its interpreter; words: the interpreter's arguments, "train.py"
-    or "-m", "package", then arguments. workspace: where it runs. dataset: class of the loader's dataset, "" for the
-    first loader that is asked. seconds: time after which a process counts as hung."""
+    """Training job whose loader is timed. executable: its interpreter; words: the interpreter's arguments, "train.py"
+    or "-m", "package", then arguments. workspace: setting in which it runs. dataset: class of the loader's dataset, ""
+    for the first loader that is asked. seconds: time after which a process counts as hung."""
 
     executable: str
     words: tuple[str, ...]
@@ -165,9 +166,10 @@ class LoaderJob:
 
 @dataclass(frozen=True, slots=True)
 class LoaderSetting:
-    """Results of one setting. name: the setting. wait: in next() per batch, ns; batch: wait plus the training step, ns.
-    first: first batch including the start of workers, ns. received: receiving a ready batch, ns. samples, bytes: per
-    batch. repeats: True if every worker yields all items, so that items repeat. failed: error message, or ""."""
+    """Results of one setting. name: the setting. wait: time in next() per batch, ns; batch: wait plus the training
+    step, ns. first: time of the first batch, with the workers' start, ns. received: time to receive a ready batch, ns.
+    samples, bytes: per batch. repeats: True if every worker yields all items, so that they repeat. failed: error
+    message, or ""."""
 
     name: str
     workers: int
@@ -189,9 +191,9 @@ class LoaderSetting:
 @dataclass(frozen=True, slots=True)
 class LoaderBench:
     """Results of a loader's bench. own: setting in the file; settings: by workers; variants: other settings; best:
-    fewest workers that are as good as any. unbatched: True for a dataset, with one sample per batch. usable_cpus: of
-    this machine. other_cpus: CPUs that other programs kept busy meanwhile. transfers: of a batch to the device, empty
-    without one; no_transfer: reason if they were not timed."""
+    setting with the fewest workers that is as good as any. unbatched: True for a dataset, with one sample per batch.
+    usable_cpus: number on this machine. other_cpus: CPUs that other programs kept busy meanwhile. transfers: ways to
+    copy a batch to the device; no_transfer: reason if they were not timed."""
 
     options: LoaderBenchOptions
     torch: str
@@ -291,12 +293,13 @@ def _setting(timed: Sequence[_TimedSetting], options: LoaderBenchOptions) -> Loa
 
 
 def of_place(executable: str) -> Ask:
-    """`Ask` for the loader of a place, in a fresh process of an interpreter."""
+    """Function that sends requests (`Ask`) about the loader of a place, to a fresh process of an interpreter."""
     return lambda request: answer_of(SCRIPT, request, executable, _LoaderAnswer)
 
 
 def of_job(job: LoaderJob) -> Ask:
-    """`Ask` for a job, run contained as a trial until its loader is asked for a batch."""
+    """Function that sends requests (`Ask`) about a job's loader. Runs the job contained, as in a trial, until it asks
+    for a batch."""
 
     def ask(request: Mapping[str, Any]) -> _LoaderAnswer:
         with tempfile.TemporaryDirectory(prefix="steptime-job-") as folder:

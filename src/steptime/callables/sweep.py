@@ -39,8 +39,9 @@ TITLES = {
 
 @dataclass(frozen=True, slots=True)
 class SweepOptions:
-    """Options of a sweep. seconds: per point. compile: also compile pointwise work. values: elements of the tensor for
-    pointwise work; repeats: of that work; orders: of square matrices; sizes: of copies, bytes."""
+    """Options of a sweep. seconds: time per point. compile: True to also compile pointwise work. values: number of
+    elements in the tensor for pointwise work; repeats: numbers of its repetitions; orders: sizes of square matrices;
+    sizes: bytes of copies."""
 
     device: str
     seconds: float = 0.15
@@ -52,7 +53,8 @@ class SweepOptions:
 
 
 class SweepPoint(msgspec.Struct, frozen=True):
-    """One measurement. kind: a key of TITLES. amount: repetitions, order, or bytes. seconds: best, median of a call."""
+    """Measurement of one size of work. kind: a key of TITLES. amount: repetitions, order, or bytes. seconds: duration
+    of a call, (best block, median block)."""
 
     kind: str
     amount: int
@@ -86,7 +88,7 @@ class _SweepAnswer(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class PlacedOperator:
-    """An operator of a recording by its shapes. duration: ns per step; flops: per step; bytes: per step, at least."""
+    """Operator of a recording, by its shapes. duration: ns per step; flops: per step; bytes: least number per step."""
 
     name: str
     shapes: str
@@ -107,8 +109,8 @@ class PlacedOperator:
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """Points of one device. machine: its peaks, None if unknown. left_out: reason if nothing was compiled. other_cpus:
-    CPUs that other programs kept busy meanwhile. recording: source of the placed operators."""
+    """Results of a sweep on one device. machine: its peaks, None if unknown. left_out: reason if nothing was compiled.
+    other_cpus: CPUs that other programs kept busy meanwhile. recording: source of the placed operators."""
 
     device: str
     name: str
@@ -152,13 +154,13 @@ def operators_of(case: Case) -> tuple[PlacedOperator, ...]:
 
 
 def attainable(sweep: Sweep, intensity: float) -> float:
-    """FLOP/s that the roofline of the points allows at an arithmetic intensity."""
+    """Rate that the roofline of the points allows at an arithmetic intensity, FLOP/s."""
     top = max(each.rate for each in sweep.of("product"))
     return min(top, intensity * sweep.of("copy")[-1].bandwidth)
 
 
 def end_of_overhead(sweep: Sweep) -> SweepPoint | None:
-    """Smallest copy that takes twice as long as the smallest of all; None if none does."""
+    """Smallest copy that takes twice as long as the smallest copy of all; None if no copy does."""
     copies = sweep.of("copy")
     return next((each for each in copies if each.seconds[0] >= 2 * copies[0].seconds[0]), None)
 
@@ -171,7 +173,7 @@ def largest_cached(sweep: Sweep) -> SweepPoint | None:
 
 
 def half_of_the_peak(sweep: Sweep) -> SweepPoint:
-    """Smallest matmul with half of the best rate."""
+    """Smallest matmul that reaches half of the best rate."""
     products = sweep.of("product")
     top = max(each.rate for each in products)
     return next(each for each in products if each.rate >= HALF * top)
@@ -207,7 +209,7 @@ def knees(sweep: Sweep) -> Iterator[str]:
 
 
 def headline(sweep: Sweep) -> str:
-    """The ridge of the roofline."""
+    """Headline of a sweep: the ridge of the roofline."""
     copies, products = sweep.of("copy"), sweep.of("product")
     top, moved = max(each.rate for each in products), copies[-1].bandwidth
     return (

@@ -64,13 +64,13 @@ FOLDS = {
 
 
 class NoSkeletonError(ValueError):
-    """A chain that one kernel of this form cannot compute; the message is a sentence's end on why."""
+    """Raised for a chain that one kernel of this form cannot compute; its message is the end of a sentence on why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """An operator of the chain. words: its arguments as Python, tensors as names (x0, v1). result: of it. over: places
-    of the dimensions that it reduces over, from the first one. remark: the user's line."""
+    """Operator of the chain, as a statement of the kernel. words: its arguments as Python, tensors as names (x0, v1).
+    result: its result. over: indices of the dimensions that it reduces over. remark: the user's line."""
 
     name: str
     words: tuple[str, ...]
@@ -91,7 +91,7 @@ class _Axes:
 
 
 def skeleton(statements: Sequence[Statement], inputs: Sequence[Tensor]) -> str:
-    """Python of `fused`, which computes the chain by one kernel. Raises NoSkeletonError."""
+    """Python text of a function `fused`, which computes the chain by one kernel. Raises NoSkeletonError."""
     tensors = {f"x{number}": each for number, each in enumerate(inputs)}
     if max(each.elements for each in (*inputs, statements[-1].result)) >= FAR:
         raise NoSkeletonError("an offset into its tensors has more than 31 bits")
@@ -167,7 +167,7 @@ class _Kernel:
 
     @property
     def blocks(self) -> dict[int, int]:
-        """Side of the block along each group that it has. Raises NoSkeletonError for one that is too large."""
+        """Side of the block along each group of dimensions that it has. Raises NoSkeletonError if one is too large."""
         adds = self.statements[-1].name in ("sum", "mean")
         whole = {group for number in range(len(self.statements) - adds) for group in self.groups_of(number)}
         found = {group: 1 << (self.side(group) - 1).bit_length() for group in whole}
@@ -246,11 +246,11 @@ class _Kernel:
         return ", ".join(filter(None, (f"{name} + zero{' + ' + offset if offset else ''}", value, mask)))
 
     def limits(self, groups: Iterable[int]) -> str:
-        """True for the elements of a block that are inside of the tensor."""
+        """Expression that is True for the elements of a block inside the tensor."""
         return " & ".join(f"(i{group} < {self.side(group)})" for group in groups)
 
     def computed(self, number: int, each: Statement) -> Iterator[str]:
-        """Statements before the operator's expression, and the expression."""
+        """Yields the statements before the operator's expression, and then the expression."""
         words = [re.sub(r"^x(\d+)$", r"a\1", re.sub(r'^\w+=(?!=)"?(.*?)"?$', r"\1", word)) for word in each.words]
         over = [list(self.blocks).index(group) for group in self.groups_of(number)]
         if each.name in FOLDS:

@@ -31,7 +31,7 @@ CRASHES = (signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.S
 
 
 def crashed_after_profile(outcome: Outcome, folder: Path) -> tuple[str, ...]:
-    """One sentence, or () if the job did not crash or no trace of it was started."""
+    """Sentence, in a tuple, on a job that crashed after a trace of it was started; () for any other end."""
     found = next((crash for crash in CRASHES if outcome.status == 128 + crash), None)
     if found is None or not any(folder.glob("process-*/trace-*")):
         return ()
@@ -42,7 +42,7 @@ def crashed_after_profile(outcome: Outcome, folder: Path) -> tuple[str, ...]:
 
 
 def out_of_memory(outcome: Outcome, folder: Path) -> tuple[str, ...]:
-    """Three lines on a job that ran out of memory, or () for any other end."""
+    """Three lines on a job that ran out of memory; () for any other end."""
     if outcome.signal is None and outcome.status == 0:
         return ()
     leaks: list[LeakFacts] = []
@@ -162,8 +162,8 @@ def nothing_measured(outcome: Outcome, folder: Path) -> NothingMeasuredError | N
 
 
 def made_since(report: Report, start: int) -> Report:
-    """Report whose cost includes its making since `start` (time.perf_counter_ns), without the peaks, which it reports
-    apart."""
+    """Report whose cost includes the time of making it since `start` (time.perf_counter_ns), without that of the peaks,
+    which are reported apart."""
     took = time.perf_counter_ns() - start
     processes = []
     for process in report.processes:
@@ -174,7 +174,7 @@ def made_since(report: Report, start: int) -> Report:
 
 
 def measure_peaks(folder: Path, *, quiet: bool, only_known: bool = False) -> None:
-    """Stores this machine's peaks in the recording, measured with the job's own interpreter if they are not known yet,
+    """Stores this machine's peaks in the recording. If they are not known yet, the job's own interpreter measures them,
     unless `only_known`. A failure or Ctrl-C is reported, and the diagnosis continues without peaks."""
     trainer = next(walk(folder), None)
     if trainer is None:

@@ -35,7 +35,7 @@ from steptime.trials.trial import Judgement, TrialVerdict
 
 
 def call(tool: str, **arguments: Any) -> Call:
-    """Call of a tool, without empty arguments."""
+    """Call of a tool, as data, without empty arguments."""
     return {"tool": tool, "arguments": {name: value for name, value in arguments.items() if value}}
 
 
@@ -61,7 +61,7 @@ OPEN = frozenset({TrialVerdict.ADOPT.value, TrialVerdict.UNDECIDED.value})
 
 def of_report(report: Report, job: Mapping[str, Any], path: str) -> Document:
     """Answer on where the time goes. job: arguments that name the job in a further call (its command, its folder),
-    empty if the client gave no command. path: of the recording or the trace."""
+    empty if the client gave no command. path: path of the recording or the trace."""
     process, made = report.processes[0], answer_of(report)
     codes, step = to_try(report, job), process.case.step.duration.value
     found = [entry_of(each, step, codes.get(each.code, ())) for each in made.findings]
@@ -89,8 +89,8 @@ def of_report(report: Report, job: Mapping[str, Any], path: str) -> Document:
 
 
 def dear_lines(process: ProcessReport) -> list[tuple[SourceLine, float]]:
-    """Expensive lines outside of input, model and optimizer that no finding names, with their ns per step, longest
-    first. They are lines of the loop, and lines below it in functions that run no operators."""
+    """Expensive lines outside of input, model and optimizer that no finding names, as (line, ns per step), longest
+    first: lines of the loop, and lines below it in functions that run no operators."""
     case, spent = process.case, dict[SourceLine, float]()
     working = {function_of(use.source) for use in case.operators if use.source is not None}
     busy = working | {function_of(SourceLine(file, 0, name)) for file, name in loop_functions(case.lines)}
@@ -117,7 +117,7 @@ def _dear(line: SourceLine, taken: float, step: float) -> Document:
 
 
 def to_try(report: Report, job: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Codes of the fixes that can be tried, by the finding that they answer. Fixes that a trial of this recording has
+    """Codes of the fixes that can be tried, by the code of their finding. Fixes that a trial of this recording has
     rejected, or that cannot be written into its sources, are left out. {} for a trace, which has no job to run."""
     process = report.processes[0]
     if process.case.step.mode == "trace":
@@ -355,7 +355,7 @@ def _after_trial(
 
 
 def of_comparison(comparison: Comparison, after: Report, path: str) -> Document:
-    """Answer on the differences between runs, beyond noise, and the likely cause. after: the last of them."""
+    """Answer on the differences between runs, beyond noise, and the likely cause. after: report of the last run."""
     change = comparison.step.change
     first = next((each.code for each in after.processes[0].findings), "")
     return as_brief(

@@ -42,7 +42,8 @@ WITH_VALUE = ("-X", "-W")
 def asked(
     target: Sequence[str], options: LoaderBenchOptions, python: str | None, *, uncontained: bool
 ) -> tuple[Ask, LoaderBenchOptions]:
-    """(`Ask` about the loader of a place, a recording or a command; options completed from it). Raises UsageError."""
+    """(`Ask` for the loader of a place, a recording or a command; options completed from that target). Raises
+    UsageError."""
     only = target[0] if len(target) == 1 else ""
     folder = Path("workspace").absolute()  # each process gets its own
     if only and is_recording(Path(only)):

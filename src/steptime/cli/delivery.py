@@ -32,7 +32,7 @@ def diagnosed(
     engine: str | None = None,
     workers: int | None = None,
 ) -> Report:
-    """Report as by `diagnosis.diagnose_anywhere`; of one trace from the cache, if asked before."""
+    """Report as by `diagnosis.diagnose_anywhere`; for a trace that was diagnosed before, from the cache."""
     plain = cache and len(paths) == 1 and compile_logs is None and ncu is None and engine is None and workers is None
     question = question_about(paths[0], pictures=pictures, max_size=max_size) if plain else None
     if question is not None and (report := recall(question)) is not None:
@@ -49,8 +49,8 @@ def diagnosed(
 
 
 def deliver(report: Report, delivery: Delivery, *, text_to_stderr: bool | None) -> None:
-    """Writes the report to all destinations, and reports each file. The text goes to standard error (True), standard
-    output (False, or the output `-`) or nowhere (None); nowhere also if JSON goes to standard output."""
+    """Writes the report to all destinations, and prints the name of each file. The text goes to standard error (True),
+    standard output (False, or the output `-`) or nowhere (None); nowhere also if JSON goes to standard output."""
     if delivery.no_source:
         report = without_sources(report)
     if delivery.price is not None:
@@ -79,7 +79,7 @@ def hand_over(
 
 
 def write_all(answer: Answer, delivery: Delivery, formats: Sequence[str]) -> None:
-    """Writes the requested files, and reports each. Raises OutputError."""
+    """Writes the requested files of an answer, and prints the name of each. Raises OutputError."""
     for output in delivery.outputs:
         if output != STANDARD_OUTPUT:
             there = write(answer, output, formats, force=delivery.force)

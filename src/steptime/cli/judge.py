@@ -44,7 +44,8 @@ NOT_SURE = 3
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """Candidates to judge, from the command line."""
+    """Candidates to judge, from the command line: diffs, revisions, variables, arguments (`words`) and commands.
+    any_training, low_precision: True if their training may differ, wholly or by rounding."""
 
     diffs: tuple[Path, ...]
     revisions: tuple[str, ...]
@@ -55,7 +56,7 @@ class Candidates:
     low_precision: bool
 
     def variants(self, command: Sequence[str], directory: Path) -> tuple[Variant, tuple[Variant, ...]]:
-        """(baseline, candidates). Raises UsageError."""
+        """Variants to run, as (baseline, candidates). Raises UsageError."""
         baseline = Variant(BASELINE)
         found = [candidates.from_diff(path, directory, f"diff-{n}") for n, path in enumerate(self.diffs, 1)]
         for number, revisions in enumerate(self.revisions, 1):

@@ -34,14 +34,14 @@ STANDARD_OUTPUT, STANDARD_ERROR = 1, 2
 
 
 class Outlet(io.FileIO):
-    """Descriptor that is written to until that fails; later output is dropped. failure: the error."""
+    """Output descriptor, written to until that fails; later output is dropped. failure: the error, None before."""
 
     failure: OSError | None = None
     taken = False
     """True if a reader took some of the output."""
 
     def write(self, data: Any, /) -> int:
-        """Writes all of the data, or a part; waits while a non-blocking pipe is full."""
+        """Writes all of the data, or a part of it; waits while a non-blocking pipe is full."""
         try:
             while self.failure is None:
                 written = super().write(data)
@@ -209,7 +209,7 @@ def _followed(words: list[str]) -> int:
 
 
 def entry() -> NoReturn:
-    """Runs the console script."""
+    """Main function of the console script `steptime`."""
     gc.set_threshold(100_000)  # ours makes few cycles, and looking for them takes a twentieth of a diagnosis
     output = secure()
     status = main(sys.argv[1:])

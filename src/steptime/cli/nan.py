@@ -33,7 +33,7 @@ LONGEST, SLOWER = 900.0, 3.0
 
 @dataclass(frozen=True, slots=True)
 class NanOptions:
-    """Options of the command line."""
+    """Options of `steptime nan` from the command line."""
 
     job: tuple[str, ...]
     at: int | None
@@ -48,7 +48,7 @@ class NanOptions:
 
 @dataclass(frozen=True, slots=True)
 class MonitoredRun:
-    """First run of the job. outcome: None if it was skipped (--at). started, ended: ns since the epoch."""
+    """First, monitored run of the job. outcome: None if it was skipped (--at). started, ended: ns since the epoch."""
 
     outcome: Outcome | None
     processes: tuple[ProcessNumerics, ...]
@@ -140,7 +140,8 @@ def _instrument(
 
 
 def run(**given: Any) -> int:
-    """Runs the job, again around the step of a fault. Returns the exit status. Raises SteptimeError."""
+    """Runs the job, again around the step of a fault; returns the exit status. given: `NanOptions`. Raises
+    SteptimeError."""
     options = NanOptions(**given)
     if options.at is not None and (options.go_on or options.no_replay):
         raise UsageError("usage", "--at makes a single instrumented run. Drop --continue and --no-replay.")

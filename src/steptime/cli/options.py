@@ -87,7 +87,7 @@ def files(context: click.Context, parameter: click.Parameter, incomplete: str) -
 
 
 def named_or_newest(paths: Sequence[str]) -> tuple[str, ...]:
-    """The paths, or the newest recording, which is reported, where none is named. Raises RecordingError."""
+    """Paths that the user named; without any, the newest recording, whose name is printed. Raises RecordingError."""
     if paths:
         return tuple(paths)
     path = str(newest())
@@ -102,12 +102,12 @@ STANDARD_OUTPUT = "-"
 
 
 def outputs_option(help: str) -> Callable[[Function], Function]:
-    """Option -o: outputs."""
+    """Option -o of a verb, which sets `outputs`."""
     return click.option("-o", "--output", "outputs", multiple=True, metavar="FILE", shell_complete=files, help=help)
 
 
 def json_option(what: str) -> Callable[[Function], Function]:
-    """Option --json: as_json."""
+    """Option --json of a verb, which sets `as_json`."""
     return click.option("--json", "as_json", is_flag=True, help=f"Print {what} on standard output.")
 
 
@@ -138,7 +138,7 @@ OF_A_REPORT = (
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """Destinations and contents of a report. full: the JSON holds everything. price: $ per hour of a GPU."""
+    """Destinations and contents of a report. full: True if the JSON holds everything. price: $ per hour of a GPU."""
 
     outputs: tuple[str, ...] = ()
     as_json: bool = False
@@ -157,7 +157,7 @@ class Delivery:
 
 
 def gathered(*options: Callable[[Verb], Verb]) -> Callable[[Verb], Verb]:
-    """Options of a verb. All of the verb's that are fields of `Delivery` are passed together, as `delivery`."""
+    """Decorator with options of a verb. Those that are fields of `Delivery` are passed together, as `delivery`."""
 
     def add(function: Verb) -> Verb:
         @wraps(function)
@@ -189,7 +189,7 @@ def answer_options(help: str) -> Callable[[Verb], Verb]:
 
 
 def trace_options(function: Function) -> Function:
-    """Options --max-size and --no-cache: max_size and cache."""
+    """Options --max-size and --no-cache of a verb, which set `max_size` and `cache`."""
     function = click.option(
         "--no-cache", "cache", is_flag=True, default=True, flag_value=False, help="Do not use or write the trace cache."
     )(function)
@@ -204,7 +204,7 @@ def trace_options(function: Function) -> Function:
 
 
 def companion_options(function: Function) -> Function:
-    """Options --compile-logs and --ncu: compile_logs, the folder of torch.compile's logs, and ncu."""
+    """Options --compile-logs (folder of torch.compile's logs) and --ncu, which set `compile_logs` and `ncu`."""
     function = click.option(
         "--ncu",
         type=click.Path(path_type=Path),

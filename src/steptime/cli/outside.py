@@ -15,7 +15,7 @@ DISPLAYED = 10
 
 
 def answer_of(pid: int, command: str, found: LinesFromOutside) -> Answer:
-    """Answer with the most frequent line first."""
+    """Answer on the samples of a process: its most frequent lines first."""
     lines = [
         (f"{place_text(source)}: {linecache.getline(source.file, source.line).strip() or source.function}", looks)
         for source, looks in found.lines

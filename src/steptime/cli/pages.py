@@ -42,7 +42,7 @@ _STEPTIME_COMPLETE=fish_source steptime | source     # fish: ~/.config/fish/comp
 
 
 def page() -> str:
-    """Whole page, as Markdown."""
+    """Page with the help of every verb, as Markdown."""
     parts = [_HEAD, _block("steptime", steptime)]
     top = click.Context(steptime, info_name="steptime", **steptime.context_settings)
     for verb in VERBS:

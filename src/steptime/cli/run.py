@@ -33,7 +33,8 @@ NUMBER = re.compile(r"[0-9]{1,9}")
 
 
 def ranks(context: click.Context, parameter: click.Parameter, value: str) -> tuple[str, ...]:
-    """Callback of --trace-ranks. Raises click.BadParameter for a word that is neither a number nor known."""
+    """Ranks to trace, parsed from --trace-ranks by click. Raises click.BadParameter for a word that is neither a number
+    nor known."""
     given = tuple(word.strip() for word in value.split(",") if word.strip())
     wrong = next((word for word in given if word not in WORDS and not NUMBER.fullmatch(word)), None)
     if wrong is not None or not given:
@@ -49,7 +50,7 @@ EVERY = re.compile(r"every\s+(\d{1,9})")
 
 
 def slow_steps(context: click.Context, parameter: click.Parameter, value: str | None) -> CatchOptions | None:
-    """Callback of --catch. Raises click.BadParameter."""
+    """Steps to sample, parsed from --catch by click. Raises click.BadParameter."""
     if value is None:
         return None
     words = value.strip().lower()
@@ -83,7 +84,7 @@ AFTERWARDS = (
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """Options of the command line."""
+    """Options of `steptime run` from the command line."""
 
     job: tuple[str, ...]
     delivery: Delivery

@@ -146,9 +146,9 @@ def _to_go(notice: Notice) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TrialOptions:
-    """Options of the command line. min_gain: a fraction. executor: "local" or "ray". goal: of a new trial. fixes: codes
-    or names of those to try, () for those that answer the findings. workers: values of num_workers to try instead.
-    separate: switch no fix within a process."""
+    """Options of the command line. min_gain: least gain that counts, as a fraction. executor: "local" or "ray". goal:
+    of a new trial. fixes: codes or names of the fixes to try, () for those that answer the findings. workers: values of
+    num_workers to try instead. separate: True to switch no fix within a process."""
 
     budget: Budget
     quiet: bool
@@ -269,7 +269,7 @@ def _reason(outcome: Outcome, folder: Path, seconds: float) -> NothingMeasuredEr
 
 @dataclass(frozen=True, slots=True)
 class TrialOutput:
-    """Outcome of a trial. folder: None with nothing to try. by_steps: True if steps were compared, for a report."""
+    """Outcome of a trial. folder: None if there was nothing to try. by_steps: True if step times were compared."""
 
     folder: Path | None
     answer: Answer
@@ -317,7 +317,7 @@ def start(target: Sequence[str], options: TrialOptions) -> TrialOutput:
 
 
 def named_fix(word: str) -> Fix:
-    """Fix of a code or a name. Raises UsageError if there is none."""
+    """Fix with this code or name. Raises UsageError if there is none."""
     fix = find_fix(word)
     if fix is None:
         raise UsageError("unknown-code", f"There is no fix {word!r}. List all fixes (RM101 …): steptime explain")
@@ -325,7 +325,7 @@ def named_fix(word: str) -> Fix:
 
 
 def only(named: Sequence[Fix], proposals: Sequence[Proposal], case: Case) -> tuple[Proposal, ...]:
-    """Proposals of these fixes, in order; of a fix that answers no finding, all options that fit. Raises UsageError."""
+    """Proposals of the named fixes, in order; all that fit of a fix that answers no finding. Raises UsageError."""
     found: list[Proposal] = []
     for fix in named:
         fitting = [each for each in proposals if each.fix is fix]
@@ -341,13 +341,13 @@ def only(named: Sequence[Fix], proposals: Sequence[Proposal], case: Case) -> tup
 
 
 def far_end_first(numbers: Sequence[int]) -> list[int]:
-    """Largest number, then the others ascending: if the budget does not pay for all, both ends are known."""
+    """Numbers in the order to try: the largest, then the others ascending, so that a small budget covers both ends."""
     largest, *others = sorted(set(numbers), reverse=True)
     return [largest, *reversed(others)]
 
 
 def sweep(workers: Sequence[int], case: Case) -> tuple[Proposal, ...]:
-    """Numbers of workers as proposals; the job's own is tried anyway. Raises UsageError if none can be tried."""
+    """Proposals of these numbers of workers; the job's own is tried anyway. Raises UsageError if none can be tried."""
     options = (worker_option(case, number) for number in far_end_first(workers))
     found = tuple(Proposal(fitting_workers, option, "") for option in options if option is not None)
     if not found:
@@ -484,18 +484,18 @@ def _say_what_it_takes(plan: Plan, budget: Budget, *, forking: bool, at_once: in
 
 
 def longer(budget: Budget, needed: float) -> int:
-    """Sufficient budget, minutes: at least twice this one, and enough to prove a change. needed: seconds of that."""
+    """Sufficient budget, minutes: at least twice this one, and enough for a proof. needed: seconds of the proof."""
     return ceil(max(2 * budget.seconds, needed) / 60)
 
 
 def proof_seconds(plan: Plan, runs: Sequence[Run]) -> float:
-    """Seconds that a proof takes, by the longest timed process of a trial."""
+    """Seconds that a proof takes, estimated by the longest timed process of a trial."""
     took = max((run.seconds for run in runs if not run.rehearsal), default=0.0)
     return PROOF * took or seconds_for(plan, PROOF_REHEARSALS, PROOF - PROOF_REHEARSALS, MIN_ROUNDS, forking=False)
 
 
 def go_on_command(verb: str, folder: Path, options: TrialOptions, minutes: int | None = None) -> str:
-    """Command that continues a trial. minutes: of the budget."""
+    """Command that continues a trial. minutes: its budget."""
     lifted = "--uncontained " if options.uncontained else ""
     budget = f"--budget {minutes}m " if minutes is not None else ""
     return f"steptime {verb} {lifted}{budget}--resume {shlex.quote(str(folder))}"
@@ -508,7 +508,7 @@ def recording_of(
     least: float = MEASURED_SECONDS,
     forks: ForkServer | None = None,
 ) -> Path:
-    """Recording that was named, else the newest, or a new one. sources, least, forks: as in `measure`."""
+    """Path of a recording: the named one, else the newest, or a new one. sources, least, forks: as in `measure`."""
     if options.executor == "ray":
         import_ray("--executor ray")  # before anything is written
     target = target or named_or_newest(())

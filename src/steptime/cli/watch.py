@@ -104,7 +104,7 @@ def _in_terminal(watcher: Watcher) -> LiveView | None:
 
 
 def screen(view: LiveView, foot: str, width: int) -> Any:
-    """Whole screen, for rich. foot: the keys, or the result of the last one."""
+    """Whole screen of the live view, for rich. foot: names of the keys, or the result of the last one."""
     from rich.console import Group
     from rich.text import Text
 

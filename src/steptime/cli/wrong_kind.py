@@ -18,8 +18,8 @@ LOOKED_AT = 1 << 18
 
 @dataclass(frozen=True, slots=True)
 class FileKind:
-    """A kind of file or folder. name: with its article. verbs: those that take it. meant: what to do with it, with {}
-    for its path. signs: bytes of which one is near the start of such a file; endings: of its name."""
+    """Kind of a file or folder. name: words with an article. verbs: verbs that take it. meant: advice, with {} for its
+    path. signs: bytes, one of which is near the start of such a file; endings: ends of its name."""
 
     name: str
     verbs: frozenset[str]
@@ -57,8 +57,8 @@ KINDS = (
 
 
 def wrong_kind(words: Sequence[str]) -> UsageError | None:
-    """The error about the first of the words that names a file of another verb's; None where there is none. A word
-    after an option may be its value, and those after a job's first one are the job's."""
+    """Error about the first of the words that names a file which another verb takes; None if there is none. A word
+    after an option may be its value, and words after a job's first one are the job's."""
     verb, *given = words or [""]
     named = [word for before, word in pairwise(["", *given]) if not word.startswith("-")
              and (before == "--" or not before.startswith("-"))]  # fmt: skip
@@ -71,7 +71,7 @@ def wrong_kind(words: Sequence[str]) -> UsageError | None:
 
 
 def kind_of(path: Path) -> FileKind | None:
-    """The kind of a file or folder that is there, by its name and its first bytes; None for any other."""
+    """Kind of an existing file or folder, by its name and its first bytes; None for any other path."""
     try:
         if path.is_dir():
             return RECORDING if is_recording(path) else None

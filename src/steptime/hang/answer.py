@@ -13,7 +13,8 @@ from steptime.report.sentences import place_text
 
 
 def answer_of(found: HangTriage, passed_over: Sequence[str] = (), more: str = "") -> Answer:
-    """Answer from a triage. passed_over: files that could not be read. more: command that shows consequences, too."""
+    """Answer of a triage. passed_over: sentences on files that could not be read. more: command that also shows the
+    stalls that are consequences of others."""
     head = f"{format_count(len(found.ranks), 'dump')} ({counted_ranks(found.ranks)})"
     head += f", {format_count(found.checked, 'collective')} compared"
     displayed = _one_of_each_cause(found.stalls)

@@ -39,11 +39,11 @@ NOT_THEIRS = re.compile(r"/(site-packages|dist-packages|steptime/(?:capture|prob
 
 @dataclass(frozen=True, slots=True)
 class CollectiveCall:
-    """One collective (or send, or receive) of one rank. operation: torch's name without the backend ("all_reduce",
-    "send 0->1"). group: name of its process group, description: the user's name for it. sequence: number among the
-    group's collectives (or among the sends and receives between two ranks). state: progress according to torch; done:
-    True if it has ended (gloo leaves the state at "scheduled" and only marks the entry as retired). sizes and types: of
-    input and output tensors. created: epoch ns. source: user's innermost line, None without a stack."""
+    """Collective (or send, or receive) that one rank has called. operation: torch's name without the backend
+    ("all_reduce", "send 0->1"). group: name of its process group, description: the user's name for it. sequence: number
+    among the group's collectives (or among the sends and receives between two ranks). state: progress according to
+    torch; done: True if it has ended (gloo leaves the state at "scheduled" and only marks the entry as retired). sizes
+    and types: of input and output tensors. created: epoch ns. source: user's innermost line, None without a stack."""
 
     operation: str
     group: str

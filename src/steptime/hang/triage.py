@@ -44,7 +44,7 @@ def world_of(dumps: Sequence[Dump], world_size: int | None = None) -> Group:
 
 
 def groups_of(dumps: Sequence[Dump], world: Group) -> tuple[Group, ...]:
-    """Every group that a dump lists or has calls of. Groups of one name (made by splitting) differ in their members."""
+    """All groups that a dump lists or has calls of. Groups of one name (made by splitting) differ in their members."""
     listed = (Group(name, members) for dump in dumps for name, members in dump.groups.items() if name)
     found = {(group.name, group.members): group for group in listed}
     unlisted: dict[str, dict[int, list[CollectiveCall]]] = {}
@@ -105,7 +105,7 @@ CIRCLE = (
 
 
 class Fault(Enum):
-    """Reason that a collective does not end."""
+    """Kind of reason that a collective does not end."""
 
     MISSING = "missing"
     """Some ranks have not called it."""
@@ -133,12 +133,12 @@ UNSURE = frozenset({Fault.NO_DUMP, Fault.MEMBERS_UNKNOWN})
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """A call that does not end.
+    """Call that does not end, with its cause.
 
-    group: name for the reader ("group tp"). members: ranks of the job. culprits: missing or odd ranks, all in a tie.
-    waiting: ranks that wait for it. since: first call of it, epoch ns. source: line of the culprits' last call, else of
-    the waiting ranks'. consequence: True if the culprits themselves wait in another stall. absent: ranks without a dump
-    that belong to the group, or may."""
+    group: name for the reader ("group tp"). members: ranks of the job in the group. culprits: missing or odd ranks; all
+    ranks in a tie. waiting: ranks that wait for the call. since: time of its first call, epoch ns. source: line of the
+    culprits' last call, else of the waiting ranks'. consequence: True if the culprits themselves wait in another stall.
+    absent: ranks without a dump that belong to the group, or may belong to it."""
 
     fault: Fault
     group: str
@@ -212,7 +212,7 @@ def first_suspects(ranks: Sequence[int]) -> str:
 
 
 def has_root(operation: str) -> bool:
-    """True if one rank, which no dump names, sends to all or receives from all."""
+    """True if one rank, which no dump names, sends the data to all ranks or receives it from all."""
     kind = operation.strip("_")
     return kind.startswith(ROOTED) and not kind.startswith("reduce_scatter")
 
@@ -224,8 +224,8 @@ def no_dump(ranks: Iterable[int]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class HangTriage:
-    """Findings from dumps. stalls: causes first. ranks: with a dump; absent: ranks of the job without one. whole: True
-    if the job has no other ranks, according to the dumps or the user. checked: number of compared collectives."""
+    """Findings from the dumps of a job. stalls: causes first. ranks: those with a dump; absent: the job's without one.
+    whole: True if the job has no other ranks, by the dumps or the user. checked: number of compared collectives."""
 
     stalls: tuple[Stall, ...]
     ranks: tuple[int, ...]

@@ -15,8 +15,8 @@ from steptime.hang.dump import CollectiveCall, Dump
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A process group. name: as in calls. members: known members, ranks of the job. possible: further ranks that may
-    belong to it. open: True if there may be ranks that no dump names."""
+    """Process group of a job. name: as in calls. members: known members, as ranks of the job. possible: further ranks
+    that may belong to it. open: True if there may be ranks that no dump names."""
 
     name: str
     members: tuple[int, ...]
@@ -30,7 +30,7 @@ class Group:
 
 
 class CallProgress(Enum):
-    """Progress of another rank with a call."""
+    """State of a call on another rank, relative to the rank that waits in it."""
 
     ENDED = auto()
     """The call has ended there: it is done, or later calls of the group exist and it is no longer open."""

@@ -54,8 +54,8 @@ PTRACE = Path("/proc/sys/kernel/yama/ptrace_scope")
 
 @dataclass(frozen=True, slots=True)
 class Attached:
-    """Result of an attach. pids: entered ones. ended: the job ended meanwhile. left: the probe has left all. problems:
-    losses."""
+    """Result of an attach. pids: process IDs of the entered processes. ended: True if the job ended meanwhile. left:
+    True if the probe has left all processes. problems: sentences on what was lost."""
 
     pids: tuple[int, ...]
     ended: bool
@@ -96,8 +96,8 @@ def _refused(sentence: str) -> CommandError:
 def attach(
     pids: Sequence[int], folder: Path, options: ProbeOptions, show: Callable[[Progress], None] | None, *, stay: bool
 ) -> Attached:
-    """Enters the processes, and leaves them once their steps are profiled, or at Ctrl-C; with `stay` at their end.
-    folder: of the recording, made and empty. Raises CommandError if a living one cannot be entered; then none is."""
+    """Enters the processes, and leaves them once their steps are profiled, or at Ctrl-C; with `stay`, at their end.
+    folder: the recording's, made and empty. Raises CommandError, with none entered, if a living one cannot be."""
     with _alone(pids):
         manifest = start_manifest(folder, command_of(pids[0]), {"attached": ",".join(map(str, pids))})
         with contextlib.suppress(OSError):

@@ -28,8 +28,7 @@ ROOM = 1 << 20
 def resolve(command: Sequence[str], directory: Path = Path()) -> tuple[str, ...]:
     """Returns the words to execute in `directory`. `train.py …` is short for `python train.py …`.
 
-    Raises UsageError without a command, CommandError (127 not found, 126 not executable) if it cannot be started.
-    """
+    Raises UsageError without a command, CommandError (127 not found, 126 not executable) if it cannot be started."""
     if not command:
         raise UsageError(
             "no-command", "No command was given. Write it after --, as in: steptime run -- python train.py"
@@ -108,8 +107,8 @@ def default_recording(command: Sequence[str], parent: Path = Path("runs")) -> Pa
 
 
 def make_recording(path: Path, *, keep_earlier: bool = False) -> Path:
-    """Makes the folder and checks that it is writable; returns its absolute path. keep_earlier: next to an earlier
-    recording, the new name gets a number.
+    """Makes the folder of a recording and checks that it is writable; returns its absolute path. keep_earlier: True to
+    add a number to the name if the folder has an earlier recording.
 
     Raises OutputError if it cannot be made, or is not empty: two jobs never share a recording."""
     number, kept = 1, innermost(path)

@@ -53,12 +53,13 @@ FAILED, NOT_EXECUTABLE = 125, 126
 
 
 class Spec(TypedDict, total=False):
-    """Specification. writable: folders to write in, under Landlock; the other fields are for overlays.
+    """Specification of a command's containment. writable: folders to write in, under Landlock; the other fields are for
+    overlays.
 
-    scratch: an empty folder for written files. directory: the command's. real: folders written permanently. hidden:
-    folders that look empty. ways: folders that must be writable, even if their parents have other owners. caches:
-    (folder, store of what is written to it). sources: (file, replacing text). lenient: folders that cannot be overlays
-    stay writable. check: folders whose writability is checked, without a command."""
+    scratch: an empty folder for written files. directory: working folder of the command. real: folders written
+    permanently. hidden: folders that look empty. ways: folders that must be writable, even if their parents have other
+    owners. caches: (folder, store of what is written to it). sources: (file, replacing text). lenient: True if folders
+    that cannot be overlays stay writable. check: folders whose writability is checked, without a command."""
 
     writable: list[str]
     scratch: str
@@ -100,7 +101,7 @@ def _environment() -> dict[bytes, bytes]:
 
 
 def contained(path: str) -> bool:
-    """Contains this process by a spec. Returns True if that was only a check. Raises OSError."""
+    """Contains this process by the specification in a file. Returns True if that was only a check. Raises OSError."""
     if path == NOT_CONTAINED:
         return False
     with open(path, encoding="utf-8") as file:
@@ -229,7 +230,7 @@ def _is_socket(path: str) -> bool:
 
 
 def handle(path: str) -> int:
-    """Returns a descriptor of the path's present target, whatever is mounted over it later."""
+    """Returns a file descriptor of what is at the path now, whatever is mounted over it later."""
     return os.open(path, os.O_PATH | os.O_CLOEXEC)
 
 
@@ -334,7 +335,7 @@ def _write(name: str, text: str) -> None:
 
 
 def check(spec: Spec) -> None:
-    """Makes, renames and removes files, as jobs do. Raises OSError for the first failure."""
+    """Makes, renames and removes files in a spec's folders, as jobs do. Raises OSError for the first failure."""
     for folder in spec["check"]:
         first, second = (os.path.join(folder, f".steptime-{os.getpid()}-{number}") for number in range(2))
         with open(first, "w", encoding="ascii") as file:

@@ -64,7 +64,7 @@ class ReportedDevices:
 
 
 class Devices:
-    """Devices by CUDA's UUIDs. Those unknown to NVML (of another host or vendor) are skipped."""
+    """NVIDIA devices of a job, found by CUDA's UUIDs. Those unknown to NVML (of another host or vendor) are skipped."""
 
     def __init__(self) -> None:
         self._nvml: Any = None
@@ -78,11 +78,11 @@ class Devices:
                 self._handles |= self._found(uuid)
 
     def known(self, uuids: Iterable[str]) -> bool:
-        """True if NVML knows all of these."""
+        """True if NVML knows all devices with these UUIDs."""
         return all(uuid in self._handles for uuid in uuids)
 
     def look(self, pids: frozenset[int]) -> list[dict[str, Any]]:
-        """Returns a `DeviceSample` of each device, without unavailable fields. pids: of the job."""
+        """Returns the `DeviceSample` of each device, without unavailable fields. pids: processes of the job."""
         return [{"uuid": name, **self._figures(handle, pids)} for name, handle in self._handles.values()]
 
     def free_bytes(self) -> int:

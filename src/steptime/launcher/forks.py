@@ -53,7 +53,7 @@ class ForkedJob:
         return None
 
     def wait(self, timeout: float | None = None) -> int:
-        """Waits for its end. Raises subprocess.TimeoutExpired."""
+        """Waits for the job's end and returns its exit status. Raises subprocess.TimeoutExpired."""
         if self.returncode is None:
             if not self._ready.poll(None if timeout is None else 1000 * timeout):
                 raise subprocess.TimeoutExpired("fork", timeout or 0.0)
@@ -96,7 +96,7 @@ class _TorchServer:
         return self._process.pid if self._process is not None else 0
 
     def is_ready(self) -> bool:
-        """Waits until it has imported torch; False if it could not."""
+        """Waits until the server has imported torch; False if it could not."""
         if self._ready is None:
             self.socket.settimeout(PATIENCE)
             try:
@@ -115,8 +115,8 @@ class _TorchServer:
 
 
 class ForkServer:
-    """Server for the processes of a trial, started with the first of them, or ahead. It forks only for commands of one
-    Python in one environment."""
+    """Server that forks the processes of a trial, started with the first of them, or ahead. It forks only for commands
+    of one Python in one environment."""
 
     def __init__(self) -> None:
         self._server: _TorchServer | None = None
@@ -154,8 +154,8 @@ class ForkServer:
         spec: str,
         files: tuple[IO[bytes], IO[bytes], tuple[int, ...]],
     ) -> ForkedJob | None:
-        """Forks a process; None if it must be started in another way. files: for output and for errors, and descriptors
-        that its watchdog holds."""
+        """Forks a process for a command; None if it must be started in another way. spec: specification of its
+        containment. files: for its output and its errors, and descriptors that its watchdog holds."""
         with self._asking:
             server = self._server_for(words, directory, _plain(environment))
             if server is None:
@@ -213,7 +213,7 @@ class ForkServer:
         self.close()
 
     def renew(self) -> None:
-        """Ends the server; the next process is a fork of another one, with a memory layout of its own."""
+        """Ends the server; a new one, with a memory layout of its own, forks the next process."""
         if self._server is not None:
             self._server.end()
         self._server = None

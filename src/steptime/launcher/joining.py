@@ -31,7 +31,7 @@ LOOK = 0.2
 
 @dataclass(frozen=True, slots=True)
 class RecordingPlace:
-    """Place where a launcher records. mark: file that exists while its part of the job runs. leads: see the module."""
+    """Place where a launcher records. mark: file while its job runs. leads: True for the launcher that reports."""
 
     folder: Path
     mark: Path
@@ -129,7 +129,7 @@ def _started(pid: int) -> str:
 
 
 def leave(place: RecordingPlace) -> None:
-    """Ends this launcher's part. Its renamed mark keeps others from taking the part again."""
+    """Ends this launcher's part of a recording. Its renamed mark keeps others from taking the part again."""
     with contextlib.suppress(OSError):
         place.mark.rename(_left(place.mark))
 

@@ -35,8 +35,8 @@ PRELOAD = "LD_PRELOAD"
 
 
 def changed_variables(changes: Iterable[Change]) -> dict[str, str]:
-    """Returns the variables of "environment" changes (arguments: name and value) and of "preload" (target: a library's
-    name, such as "jemalloc" or "tcmalloc", or its path). A missing library is left out, which the probe reports."""
+    """Returns the environment variables for changes "environment" (arguments: name and value) and "preload" (target: a
+    library's name, such as "jemalloc", or its path). A missing library is left out, which the probe reports."""
     variables: dict[str, str] = {}
     for change in changes:
         if change.kind == "environment":
@@ -62,7 +62,8 @@ MACHINE = Path("/proc/vmstat")
 
 
 def oom_kills() -> int | None:
-    """Returns the OOM kills so far, of our control group if it counts them, else of the machine; None if unknown."""
+    """Returns the number of OOM kills so far, of our control group if it counts them, else of the machine; None if
+    unknown."""
     for path in (EVENTS, MACHINE):
         try:
             text = path.read_text(encoding="ascii")
@@ -96,9 +97,10 @@ def launch(
     part: str | None = None,
     waited: bool = False,
 ) -> Outcome:
-    """Runs the user's command to its end and leaves a recording in a new folder. `progress` is called twice a second.
-    keep_earlier: next to an earlier recording, the new name gets a number. part: several launchers share the folder,
-    and one leads (`joining.join`). waited: this process runs for the job alone, so its own start has delayed the job.
+    """Runs the user's command to its end and leaves a recording in a new folder. `progress`: function called twice a
+    second. keep_earlier: True to number the name if the folder has an earlier recording. part: this launcher's, if
+    several share the folder and one leads (`joining.join`). waited: True if this process runs for the job alone, so
+    that its own start has delayed the job.
 
     Raises, before the start: UsageError (no command), CommandError (not found, not executable), OutputError (no
     recording can be written there)."""
@@ -234,7 +236,7 @@ def exit_as(outcome: Outcome) -> NoReturn:
 
 
 def start(words: Sequence[str], environment: Mapping[str, str] | None, **options: Any) -> subprocess.Popen[bytes]:
-    """Starts a process of these words; options: of Popen. Raises CommandError."""
+    """Starts a process that runs the command `words`; options: options of Popen. Raises CommandError."""
     try:
         return subprocess.Popen(words, env=environment, **options)
     except OSError as error:
@@ -247,7 +249,7 @@ def start(words: Sequence[str], environment: Mapping[str, str] | None, **options
 
 
 def ended(returncode: int) -> tuple[int, int | None]:
-    """Returns the status in a shell's convention, and the signal that ended the job."""
+    """Exit of a process as (status in a shell's convention, signal that ended it or None)."""
     return (returncode, None) if returncode >= 0 else (128 - returncode, -returncode)
 
 

@@ -10,8 +10,8 @@ from steptime.changes import Change, VariantOptions
 
 @dataclass(frozen=True, slots=True)
 class NumericsOptions:
-    """Options of `steptime nan`. mode: "watch", or "instrument" from first_step to last_step, after a finding (kind).
-    seed: replaces the job's random seeds. go_on: does not end the job."""
+    """Options of `steptime nan`. mode: "watch", or "instrument" from first_step to last_step, after a first run found a
+    `kind` of fault. seed: number that replaces the job's random seeds. go_on: True if the job runs on after it."""
 
     mode: str
     seed: int
@@ -23,7 +23,8 @@ class NumericsOptions:
 
 @dataclass(frozen=True, slots=True)
 class CatchOptions:
-    """Steps to sample: longer ones than `times` the usual, or than ns; or one in `every`. One of them is set."""
+    """Choice of the steps to sample; one field is set. times: steps longer than this multiple of the usual one; ns:
+    steps longer than this; every: one step in so many."""
 
     times: float = 0.0
     ns: int = 0
@@ -32,12 +33,12 @@ class CatchOptions:
 
 @dataclass(frozen=True, slots=True)
 class ProbeOptions:
-    """Options of the probe. profile_steps: None: chosen from the step time. A limit of 0 means the probe's own.
-    changes: of the job. variant: None for a job that runs to its own end. numerics: set to check values instead of
-    measuring time. trace_ranks: numbers of the ranks that trace, "auto" for a sample of a large job, "all". contained:
-    protection of the user's files, "overlay", "landlock" or "copy", since began_epoch_ns; "" for none. compile_logs:
-    torch.compile logs into the recording. catch: steps that are sampled while they last. log: the job's own loggers get
-    its step times."""
+    """Options of the probe. profile_steps: number of profiled steps, None to choose it by the step time. A limit of 0
+    means the probe's own. changes: of the job. variant: None for a job that runs to its own end. numerics: set to check
+    values instead of measuring time. trace_ranks: numbers of the ranks that trace, "auto" for a sample of a large job,
+    "all". contained: protection of the user's files, "overlay", "landlock" or "copy", since began_epoch_ns; "" for
+    none. compile_logs: True if torch.compile logs into the recording. catch: steps that are sampled while they last.
+    log: True if the job's own loggers get its step times."""
 
     profile: bool = True
     profile_steps: int | None = None
@@ -61,8 +62,9 @@ WAITING = "waiting for the first training step"
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Progress of the job. steps: of the process with most. processes: number of training ones. notice: why a process
-    with torch is not measured, or "". bar: a progress bar is on the current line of standard error."""
+    """Progress of the job. steps: most steps of a process. processes: number of processes that train. notice: reason
+    why a process with torch is not measured, or "". bar: True if a progress bar is on the current line of standard
+    error."""
 
     elapsed_seconds: float
     steps: int
@@ -74,11 +76,13 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """End of the job. status: in a shell's convention (128 + signal). signal: the one that ended it, or None.
+    """End of the job. status: in a shell's convention (128 + signal). signal: number of the signal that ended it, or
+    None.
 
-    The three `seen`: a Python process of it loaded the probe, imported torch, and trained. `problems`: one sentence per
-    loss in the recording. whole: False if it could not be written to its end (no room, removed), so that missing steps
-    prove nothing. killed_for_memory: the job failed, and the kernel killed a process for memory meanwhile."""
+    python_seen, torch_seen, steps_seen: True if a Python process of the job loaded the probe, imported torch, and
+    trained. `problems`: one sentence per loss in the recording. whole: False if it could not be written to its end (no
+    room, removed), so that missing steps prove nothing. killed_for_memory: True if the job failed and the kernel killed
+    a process for memory meanwhile."""
 
     recording: Path
     status: int

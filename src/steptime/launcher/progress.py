@@ -58,7 +58,7 @@ ISOLATED = "IES"
 
 
 class Overlooked:
-    """Finder of the first Python with torch but without the probe. pids: returns the job's current processes."""
+    """Finder of the first Python with torch but without the probe. pids: function that returns the job's processes."""
 
     def __init__(self, folder: Path, pids: Callable[[], Iterable[int]]) -> None:
         self._seen = folder / "seen-python"
@@ -67,8 +67,8 @@ class Overlooked:
         self._sentence = ""
 
     def look(self) -> str:
-        """Returns a message about it, with an action; "" without one. Reads the maps only of Pythons without the
-        probe."""
+        """Returns a message about such a process, with an action; "" if there is none. Reads the maps only of Pythons
+        without the probe."""
         if not self._sentence and time.monotonic() >= self._due:
             self._due = time.monotonic() + PERIOD
             pids = self._pids()

@@ -32,9 +32,9 @@ MOST_LINES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class LinesFromOutside:
-    """Samples of the training thread, Python's main one. looks: their number. lines: innermost lines of the user's
-    code, with their samples, most first. job_cpus, other_cpus: CPUs in use, None after its end. memory: bytes of the
-    job."""
+    """Samples of the training thread, Python's main one. looks: number of samples. lines: (innermost line of the user's
+    code, number of its samples), most first. job_cpus, other_cpus: CPUs in use by the job and by others, None after its
+    end. memory: of the job, bytes."""
 
     looks: int
     lines: tuple[tuple[SourceLine, int], ...]
@@ -44,7 +44,7 @@ class LinesFromOutside:
 
 
 def find() -> str:
-    """Returns the path of py-spy; "" without it."""
+    """Returns the path of py-spy; "" if it is not installed."""
     return shutil.which("py-spy") or ""
 
 
@@ -80,8 +80,8 @@ def look_from_outside(pid: int, seconds: int | None) -> LinesFromOutside:
 
 
 def lines_of(stacks: Iterable[str]) -> tuple[int, tuple[tuple[SourceLine, int], ...]]:
-    """Returns the samples of the main thread and of each user line, from py-spy's lines "thread;frame;frame count",
-    outermost frame first. A stack without user lines counts for its outermost frame."""
+    """Returns (number of samples of the main thread, (user's line, number of its samples), …) from py-spy's lines
+    "thread;frame;frame count", outermost frame first. A stack without user lines counts for its outermost frame."""
     found: Counter[SourceLine] = Counter()
     for stack in stacks:
         frames, _, count = stack.strip().rpartition(" ")

@@ -26,7 +26,7 @@ STATUS = ("status", "--porcelain", "-z", "--untracked-files=no", "--ignore-submo
 @dataclass(frozen=True, slots=True)
 class Revision:
     """Revision of a folder. commit: hexadecimal; "" outside of a repository, before the first commit, or if unknown.
-    dirty: tracked files differ from it; None if unknown."""
+    dirty: True if tracked files differ from the commit; None if unknown."""
 
     commit: str = ""
     dirty: bool | None = None

@@ -88,8 +88,8 @@ def _testify(asked: int, answers: int) -> None:
 
 
 class Pause(ABC):
-    """Wait between two looks at a job: by default the user's, which runs alone to its own end. kept: a watchdog is
-    between us and the job."""
+    """Wait between two looks at a job: by default for a user's job, which runs alone to its own end. kept: True if a
+    watchdog is between us and the job."""
 
     kept = False
 
@@ -101,7 +101,7 @@ class Pause(ABC):
         """Called when we must end, in the middle of a look."""
 
     def alternating(self) -> Iterable[int]:
-        """Further processes that count as ours, with their descendants."""
+        """Yields further processes that, with their descendants, count as ours."""
         return ()
 
 
@@ -167,25 +167,25 @@ NO_TELEMETRY = "Telemetry could not be written to the recording. The machine's l
 
 
 class StartedJob(Protocol):
-    """Running job: a `subprocess.Popen`, or a fork of the server's."""
+    """Interface of a running job: a `subprocess.Popen`, or a fork of the server's."""
 
     pid: int
 
     def poll(self) -> int | None:
-        """Returns its return code, None while it runs."""
+        """Returns the job's return code; None while it runs."""
 
     def send_signal(self, number: int) -> None:
         """Sends the job a signal."""
 
 
 class Timer(Protocol):
-    """Work that is due at `due` (seconds of time.monotonic), and then sets the next time."""
+    """Repeated work of the supervisor, due at `due` (seconds of time.monotonic), after which it sets the next time."""
 
     due: float
     failed: bool
 
     def look(self) -> None:
-        """Does the work."""
+        """Does the work that is due."""
 
 
 class Display:
@@ -254,7 +254,7 @@ def _timers(
 
 
 def pack_recording(folder: Path) -> list[str]:
-    """Compresses the traces and packs long journals; returns a sentence about those that could not be."""
+    """Compresses a recording's traces and packs its long journals; returns a sentence about each that failed."""
     traces = any(True for _ in files_of_processes(folder, "trace-*.json"))
     if not traces and not any(True for _ in long_journals(folder)):
         return []

@@ -44,7 +44,7 @@ class Telemetry:
         return self._load.pids
 
     def look(self) -> None:
-        """Takes and writes a sample, and sets `due` to the time of the next one."""
+        """Writes a sample, and sets `due` to the time of the next one."""
         start = time.monotonic()
         load = None
         with contextlib.suppress(OSError, psutil.Error):  # a system that hides /proc from us
@@ -63,7 +63,8 @@ class Telemetry:
 
 class CpuLoad:
     """CPU seconds per second since the last look, of the job's process tree and of everything else. alternating:
-    returns roots of jobs that take turns with it, and count as its own. kept: its root is an uncounted watchdog."""
+    function that returns the roots of jobs that take turns with this one and count as its own. kept: True if the tree's
+    root is a watchdog, which is not counted."""
 
     def __init__(self, pid: int, alternating: Callable[[], Iterable[int]] = lambda: (), *, kept: bool = False) -> None:
         self._without = 1 if kept else 0

@@ -49,7 +49,7 @@ class JournalThinner:
         self.failed = False
 
     def look(self) -> None:
-        """Packs the files renamed at the last look, and renames those that have become large."""
+        """Packs the journals renamed at the last look, and renames those that have become large since."""
         for pid in self._pids():
             for process in self._folder.glob(f"process-{pid}*"):
                 with contextlib.suppress(OSError):  # no room, or removed: it stays as it is
@@ -93,7 +93,7 @@ BLOCK = 1 << 20
 def compress_traces(recording: Path) -> list[str]:
     """Turns every process-*/trace-*.json into .json.gz, atomically; the plain file is removed afterwards.
 
-    Returns a sentence about those that stayed uncompressed (no room), or none: they remain readable."""
+    Returns, in a list, a sentence on those that stayed uncompressed (no room) but readable; [] if there are none."""
     traces = files_of_processes(recording, "trace-*.json")
     left = [(trace, problem) for trace in traces if (problem := _compress(trace))]
     if not left:

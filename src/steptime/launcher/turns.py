@@ -48,7 +48,7 @@ class CannotAlternateError(SteptimeError):
 
 
 class Turns:
-    """Round of jobs, of which one has the turn once all have started. slice_seconds: length of a turn while others
+    """Round of jobs that take turns, one at a time, once all have started. slice_seconds: length of a turn while others
     wait. at_once: number of jobs that start at the same time."""
 
     def __init__(self, slice_seconds: float, at_once: int = 1) -> None:
@@ -64,14 +64,14 @@ class Turns:
         self.ended = False
 
     def turn(self) -> Turn:
-        """Returns a new place at the end of the round."""
+        """Returns a place for a new job at the end of the round."""
         turn = Turn(self)
         self.order.append(turn)
         self.unready.add(turn)
         return turn
 
     def ready(self, each: object) -> None:
-        """Notes that a job has started, or that something else is over."""
+        """Notes that a job has started, or that other work (`each`) is over."""
         with self.changed:
             self.starting.discard(each)
             self.unready.discard(each)
@@ -85,8 +85,8 @@ class Turns:
 
 
 class Turn:
-    """Place of one job. rests: its stops, (start, end) in ns of the monotonic clock. look: seconds until the next
-    check."""
+    """Place of one job in the round. rests: its stops, (start, end) in ns of the monotonic clock. look: seconds until
+    the next check."""
 
     def __init__(self, turns: Turns) -> None:
         self._turns = turns
@@ -99,7 +99,7 @@ class Turn:
 
     @property
     def rested(self) -> float:
-        """Seconds of all rests."""
+        """Total duration of the job's rests, seconds."""
         return sum(end - start for start, end in self.rests) / 1e9
 
     def start(self) -> None:
@@ -110,7 +110,7 @@ class Turn:
             turns.starting.add(self)
 
     def await_(self) -> None:
-        """Waits for the turn. Raises TurnsEndedError."""
+        """Waits until the job has the turn. Raises TurnsEndedError."""
         self._wait(lambda: self._turns.order[0] is self and not self._turns.unready)
 
     def _wait(self, reached: Callable[[], bool]) -> None:
@@ -120,14 +120,14 @@ class Turn:
             raise TurnsEndedError("turns-ended", "The round was ended.")
 
     def leave(self) -> None:
-        """Removes the ended job: the next one has the turn."""
+        """Removes the ended job from the round: the next one has the turn."""
         turns = self._turns
         with turns.changed:
             turns.order.remove(self)
         turns.ready(self)
 
     def starts(self, watchdog: int, recording: Path) -> None:
-        """Sets the watchdog, which holds all processes of the started job (`watchdog`), and its recording."""
+        """Stores the started job's watchdog, which holds all its processes (`watchdog`), and its recording."""
         self._watchdog = watchdog
         self._request, self._answers = recording / REST, recording / RESTS
 
@@ -168,7 +168,7 @@ class Turn:
         self._asked, self.look = False, LOOK
 
     def rest(self) -> float:
-        """Stops the job, lets the others run, resumes it. Returns the seconds in between. Raises TurnsEndedError."""
+        """Stops the job, lets the others run, resumes it. Returns the seconds of the stop. Raises TurnsEndedError."""
         turns, start = self._turns, time.perf_counter_ns()
         stopped: list[psutil.Process] = []
         while new := [each for each in _job_of(self._watchdog) if each not in stopped]:  # started in this moment
@@ -189,9 +189,9 @@ class Turn:
 
 
 def stamps_in(file: Path) -> list[int]:
-    """Returns the times, ns of the monotonic clock, at which a job and its device became idle, each followed by the
-    time at which it continued: at the end of its warm-up, for each rest, and at its end. [] if the file holds anything
-    else."""
+    """Returns the times (ns of the monotonic clock) at which a job and its device became idle, each followed by the
+    time at which it continued: at the end of its warm-up, for each rest, and at its end. [] if the file has any other
+    content."""
     try:
         stamps = [int(line) for line in file.read_text(encoding="ascii").split()]
     except (OSError, ValueError):

@@ -54,7 +54,7 @@ class VariantPlace:
     """Place where a variant runs. directory: its working folder. environment: variables besides the user's own.
     deadline: seconds from its start after which it is ended, rests excluded. until: seconds of time.monotonic after
     which it is ended in any case. entry: words before the command, which becomes that process (`contain`). contained:
-    see ProbeOptions. forks: server that may fork the process. janitor: of the trial."""
+    see ProbeOptions. forks: server that may fork the process. janitor: remover of the trial's folders."""
 
     directory: Path
     environment: tuple[tuple[str, str], ...] = ()
@@ -67,8 +67,8 @@ class VariantPlace:
 
 
 class JobDeadline(Pause):
-    """Wait for a job until its deadline or its requested end; then ends it with all its descendants. turn: the job's
-    turn, and its recording."""
+    """Wait for a job until its deadline or its requested end, which then ends the job with all its descendants. turn:
+    the job's turn, if it takes turns."""
 
     kept = True
 
@@ -118,11 +118,11 @@ def run_variant(
     turn: Turn | None = None,
 ) -> Outcome:
     """Runs the command to the end of its variant, and leaves a recording with its output. turn: the job's turn, which
-    has come.
+    it has now.
 
-    `progress` is called twice a second; if it returns True, the job is ended, with status 0. A passed deadline is a
-    problem of the outcome, whose status is then 128 + the signal. Raises the errors of `launch`, and KeyboardInterrupt
-    after the job's end."""
+    `progress`: function called twice a second; if it returns True, the job is ended, with status 0. A passed deadline
+    is a problem of the outcome, whose status is then 128 + the signal. Raises the errors of `launch`, and
+    KeyboardInterrupt after the job's end."""
     words = resolve(command, place.directory)
     folder = make_recording(recording)
     chosen = {"changes": json.dumps([asdict(change) for change in options.changes])}
@@ -196,8 +196,8 @@ def start_kept(
     output: IO[bytes] | int,
     errors: IO[bytes] | int,
 ) -> KeptJob:
-    """Starts a process under a watchdog, which ends with it and ends all its descendants. Returns the watchdog. Raises
-    CommandError."""
+    """Starts a process under a watchdog, and returns the watchdog, which ends with the process and ends all its
+    descendants. Raises CommandError."""
     held = place.janitor.held()
     if place.forks is not None and not isinstance(output, int):
         files = output, output if isinstance(errors, int) else errors, held

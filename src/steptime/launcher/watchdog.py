@@ -57,8 +57,8 @@ STATUS_SHIFT = 128
 
 
 def keep(become: Callable[[], NoReturn]) -> int:
-    """Runs a command in a child, which `become` makes that command; returns its return code, negative for a signal,
-    when all its descendants are gone."""
+    """Runs a command in a child process, which `become` turns into the command. Returns its return code (negative for a
+    signal) when all its descendants are gone."""
     ctypes.CDLL(None).prctl(CHILD_SUBREAPER, 1, 0, 0, 0)
     woken, wake = os.pipe()
     os.set_blocking(wake, False)
@@ -123,7 +123,7 @@ def _end_all(job: int, code: int | None) -> int:
 
 
 def descendants(root: int) -> list[tuple[int, str]]:
-    """Returns (process, its start in ticks) of all descendants of a process."""
+    """Returns (process ID, start time in ticks) of all descendants of a process."""
     children: dict[int, list[tuple[int, str]]] = {}
     for number in filter(str.isdigit, os.listdir("/proc")):
         words = stat_of(int(number))
@@ -138,7 +138,7 @@ def descendants(root: int) -> list[tuple[int, str]]:
 
 
 def stat_of(number: int) -> list[str]:
-    """Returns the fields of a process after its name; [] if it is gone."""
+    """Returns the fields of /proc/PID/stat after the process's name; [] if the process is gone."""
     try:
         with open(f"/proc/{number}/stat", "rb") as file:
             return file.read().rpartition(b")")[2].decode().split()
@@ -147,7 +147,7 @@ def stat_of(number: int) -> list[str]:
 
 
 def send(number: int, began: str, what: signal.Signals) -> None:
-    """Sends a signal to a process, unless its pid belongs to another one by now."""
+    """Sends a signal to a process, unless its process ID belongs to another process by now."""
     with contextlib.suppress(OSError):
         if not hasattr(os, "pidfd_open"):
             os.kill(number, what)
@@ -178,7 +178,7 @@ def end_as(code: int) -> int:
 
 
 def sweep() -> None:
-    """Reads the folders to remove, and removes them when no process is left that could name more."""
+    """Reads the names of folders to remove, and removes them when no process is left that could name more."""
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     asked = [json.loads(line) for line in sys.stdin.buffer if line.endswith(b"\n")]
     for path, whole in asked:
@@ -201,7 +201,7 @@ def clear(folder: OwnFolder) -> None:
 
 
 class Janitor:
-    """Our end of the janitor's pipe. The process is started when the first folder is named."""
+    """Remover of a trial's folders, a process that starts with the first folder; this is our end of its pipe."""
 
     def __init__(self) -> None:
         self._pipe: int | None = None
@@ -220,7 +220,7 @@ class Janitor:
         self._notify(folder, whole=False)
 
     def clear(self, folder: OwnFolder) -> None:
-        """Starts to remove a folder, after the previous one is gone: a disk can take half a second for the hundreds of
+        """Starts to remove a folder, after the previous one is gone. A disk can take half a second for the hundreds of
         folders of a workspace, while the next process may start."""
         self.await_cleared()
         self._clearing = threading.Thread(target=clear, args=(folder,), name="steptime-clear")

@@ -29,7 +29,7 @@ LEAST = 0.001
 
 
 def title(view: LiveView) -> str:
-    """Title: the job and its progress."""
+    """Title of the live view: the job and its progress."""
     total = max((rank.total for rank in view.ranks), default=0)
     far = _steps(total) if total else "no training step yet"
     silent = f", nothing new for {view.silent:.0f} s" if view.silent > QUIET and view.state == "running" else ""
@@ -125,12 +125,12 @@ def _ranks(view: LiveView) -> Table:
 
 
 def notes(view: LiveView) -> tuple[str, ...]:
-    """Notes on the front rank, and on the machine."""
+    """Sentences on the front rank, and on the machine."""
     return (*rank_notes(view), *(machine_lines(view.machine) if view.machine is not None else ()))
 
 
 def rank_notes(view: LiveView) -> tuple[str, ...]:
-    """Notes on the front rank's activity, queue, garbage and memory, on ranks left out, and on the last request."""
+    """Sentences on the front rank's activity, queue, garbage and memory, on ranks left out, and on the last request."""
     rank, lines = view.front, []
     if rank is not None:
         about = []

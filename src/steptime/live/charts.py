@@ -31,7 +31,7 @@ class BarPiece:
 
 @dataclass(frozen=True, slots=True)
 class StepCourse:
-    """Mean step in each part of the last minute. points: of a polyline per interval with steps, in a square of BOX."""
+    """Chart of the mean step over the last minute. points: a polyline per interval with steps, in a square of BOX."""
 
     points: tuple[str, ...]
     up: tuple[Tick, ...]
@@ -40,7 +40,7 @@ class StepCourse:
 
 @dataclass(frozen=True, slots=True)
 class RankBar:
-    """Rank with the parts of its minute per step. note: what it does now, or who waits for it."""
+    """Bar of one rank: its last minute by part, per step. note: what it does now, or who waits for it."""
 
     name: str
     pieces: tuple[BarPiece, ...]
@@ -53,7 +53,7 @@ class RankBar:
 
 @dataclass(frozen=True, slots=True)
 class PercentStrip:
-    """Percentage over the last minute. points: of a polygon per interval with samples. now: newest value."""
+    """Strip of a percentage over the last minute. points: a polygon per interval with samples. now: newest value."""
 
     name: str
     points: tuple[str, ...]
@@ -61,7 +61,7 @@ class PercentStrip:
 
 
 def pieces_of(rank: RankView, scale: float = 1.0) -> tuple[BarPiece, ...]:
-    """Parts of the last minute, one after another; together as long as the whole. scale: of the row's length."""
+    """Parts of the last minute, one after another; together as long as the whole. scale: fraction of the row."""
     found, start = [], 0.0
     parts = [(f"phase{number % 6}", part) for number, part in enumerate(rank.phases)]
     for tone, part in (*parts, *(("tone-sync", part) for part in rank.between)):
@@ -89,7 +89,7 @@ def step_course(rank: RankView) -> StepCourse | None:
 
 
 def rank_rows(ranks: Sequence[RankView], waiting: float) -> tuple[tuple[RankBar, ...], tuple[Tick, ...]]:
-    """(rows, stragglers first; axis of time per step), for several ranks. waiting: for the straggler, ns per step."""
+    """Bars of several ranks: (rows, stragglers first; time axis). waiting: time lost to the straggler, ns per step."""
     times = [rank.wall / rank.steps for rank in ranks if rank.steps]
     if len(ranks) < 2 or not times:
         return (), ()

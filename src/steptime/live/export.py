@@ -24,7 +24,7 @@ from steptime.recording.recording import DeviceSample
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """One value. name: without the program's prefix. total: True for a growing counter. labels: (name, value)."""
+    """Exported number. name: without the program's prefix. total: True for a growing counter. labels: (name, value)."""
 
     name: str
     unit: str
@@ -92,7 +92,8 @@ def _of_device(device: DeviceSample) -> Iterator[Number]:
 def exporter(
     format: str, write: Callable[[str], None], *, every: float, address: str, port: int
 ) -> JsonLines | Prometheus | OpenTelemetry:
-    """Exporter of a format: "jsonl", "prometheus" or "otlp". write: prints. Raises UsageError and OutputError."""
+    """Exporter of a format: "jsonl", "prometheus" or "otlp". write: function that prints a line. every: seconds between
+    two exports. address, port: of the server for "prometheus". Raises UsageError and OutputError."""
     if format == "jsonl":
         return JsonLines(write)
     if format == "otlp":
@@ -103,7 +104,7 @@ def exporter(
 
 
 class JsonLines:
-    """Writes a line per view: its fields, and the time."""
+    """Exporter that writes one JSON line per view: its fields, and the time."""
 
     def __init__(self, write: Callable[[str], None]) -> None:
         self._write = write
@@ -118,7 +119,8 @@ class JsonLines:
 
 
 class Prometheus:
-    """Serves /metrics to scrapers. Raises OutputError if the port is taken, UsageError without the extra."""
+    """Exporter that serves /metrics to scrapers. Raises OutputError if its port is taken, UsageError without the
+    extra."""
 
     def __init__(self, address: str, port: int) -> None:
         library = _imported("prometheus_client", "prometheus")
@@ -157,7 +159,8 @@ class Prometheus:
 
 
 class OpenTelemetry:
-    """Sends metrics by OTLP/HTTP to OTEL_EXPORTER_OTLP_ENDPOINT. write: prints. Raises UsageError without the extra."""
+    """Exporter by OTLP/HTTP to OTEL_EXPORTER_OTLP_ENDPOINT. write: print function. Raises UsageError without the
+    extra."""
 
     def __init__(self, period: float, write: Callable[[str], None]) -> None:
         _imported("opentelemetry.exporter.otlp.proto.http", "otlp")

@@ -45,7 +45,7 @@ def _environment() -> jinja2.Environment:
 
 
 def fragment(view: LiveView) -> str:
-    """Part of the page that changes with each update."""
+    """HTML of the part of the page that changes with each update."""
     answer, rank = answer_of(view), view.front
     ranks, ticks = rank_rows(view.ranks, view.waiting)
     trained = rank is not None and rank.steps > 0
@@ -107,7 +107,7 @@ class _Server(ThreadingHTTPServer):
 
 
 class LivePage:
-    """Server of the newest view. Raises OutputError if the port is taken."""
+    """Web server for the newest live view. Raises OutputError if the port is taken."""
 
     def __init__(self, recording: Path, port: int) -> None:
         self.recording, self.token = recording, secrets.token_urlsafe(16)
@@ -127,7 +127,7 @@ class LivePage:
 
     @property
     def url(self) -> str:
-        """Address with the token, which grants access."""
+        """Address of the page with its token, which grants access."""
         return f"http://{HOST}:{self.port}/?token={self.token}"
 
     def publish(self, view: LiveView) -> None:

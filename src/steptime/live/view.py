@@ -45,7 +45,8 @@ BETWEEN = {
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A phase of the steps, or a kind of time between them. total: in the last minute, ns; share: of its wall clock."""
+    """Part of a rank's last minute: a phase of the steps, or a kind of time between steps. total: ns in the last
+    minute; share: fraction of the minute's wall clock."""
 
     name: str
     total: int
@@ -54,7 +55,8 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """Mean number of ready batches when the job asked, over the last ten seconds, out of at most `most`."""
+    """Batches that were ready when the job asked. ready: mean number over the last ten seconds; most: largest possible
+    one."""
 
     ready: float
     most: int
@@ -62,12 +64,12 @@ class Queue:
 
 @dataclass(frozen=True, slots=True)
 class RankView:
-    """Last minute of a rank. total: steps since the job started; steps: in the last minute, `wall` ns together. step:
-    mean of the undisturbed ones, None if there are none. rate: samples per second over the minute. phases, between:
-    their totals sum to `wall`. curve: mean step in each of POINTS equal parts of the minute, 0 if none ended.
-    collections, collecting: Python's garbage collections, and ns in them. bytes: of memory; on a device the peak so
-    far. own: time of a step in which the rank does not wait for others, ns. doing: activity since the last step, "" for
-    training. late: True if the others wait for it."""
+    """Last minute of a rank. total: number of steps since the job started; steps: number in the last minute, `wall` ns
+    together. step: mean of the undisturbed steps, None if there are none. rate: samples per second over the minute.
+    phases, between: parts of the minute, whose totals sum to `wall`. curve: mean step in each of POINTS equal parts of
+    the minute, 0 if none ended. collections, collecting: number of Python's garbage collections, and ns in them. bytes:
+    memory; on a device its peak so far. own: time of a step in which the rank does not wait for others, ns. doing:
+    activity since the last step, "" for training. late: True if the others wait for it."""
 
     name: str
     rank: int | None
@@ -95,7 +97,7 @@ class RankView:
             raise ValueError("the parts of the last minute do not sum to its wall clock")
 
     def note(self, waiting: float) -> str:
-        """Who waits for the rank, else what it does now. waiting: for the straggler, ns per step."""
+        """Text on who waits for the rank, else on its activity. waiting: time lost to the straggler, ns per step."""
         if self.late:
             return f"straggler: the other ranks wait {format_duration(waiting)}/step for it"
         return f"now: {self.doing}" if self.doing else ""
@@ -103,7 +105,7 @@ class RankView:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosed:
-    """Diagnosis of the recording so far. reason: why it is as sure as it is."""
+    """Diagnosis of the recording so far. reason: why its confidence is what it is."""
 
     headline: str
     reason: str
@@ -112,10 +114,10 @@ class Diagnosed:
 
 @dataclass(frozen=True, slots=True)
 class LiveView:
-    """State of the job. state: "running", "ended" or "silent"; silent: seconds without new data. exit_status: of an
-    ended job, None if unknown. change: of the front rank's step, relative to the first watched minute. waiting: time
-    that the ranks wait for the straggler, ns per step. left_out: number of ranks that are not read. notice: outcome of
-    the last request. samples: of the machine in the last minute."""
+    """State of the job. state: "running", "ended" or "silent"; silent: seconds without new data. exit_status: status of
+    an ended job, None if unknown. change: change of the front rank's step, relative to the first watched minute.
+    waiting: time that the ranks wait for the straggler, ns per step. left_out: number of ranks that are not read.
+    notice: outcome of the last request. samples: of the machine in the last minute."""
 
     source: str
     command: str
@@ -137,13 +139,13 @@ class LiveView:
 
     @property
     def front(self) -> RankView | None:
-        """Rank that is shown in full: the straggler, else the first."""
+        """Rank that is shown in full: the straggler, else the first one; None without ranks."""
         late = next((rank for rank in self.ranks if rank.late), None)
         return late or (self.ranks[0] if self.ranks else None)
 
 
 def view_of(process: Process, total: int) -> tuple[RankView, Int64]:
-    """(last minute of a rank, its own time in each step in ns, -1 if disturbed). total: its steps so far."""
+    """State of a rank: (its last minute, its own time per step in ns, -1 if noisy). total: number of its steps."""
     facts, layout = process.facts, lay_out_whole(process)
     steps = layout.timeline.steps
     view = RankView(name_of(process), facts.rank, facts.host, facts.device_name or facts.device, total)
@@ -245,8 +247,8 @@ def _doing(layout: Layout) -> str:
 
 
 def with_stragglers(views: Sequence[tuple[RankView, Int64]]) -> tuple[tuple[RankView, ...], float]:
-    """(ranks with the straggler marked, time that the others wait for it in ns per step). Only steps that all ranks
-    have taken are compared; ranks that train together count them alike."""
+    """Marks the straggler among ranks: (the marked ranks, time that the others wait for it in ns per step). Only steps
+    that all ranks have taken are compared, because ranks that train together number them alike."""
     ranks = tuple(view for view, _ in views)
     known = [(view, own) for view, own in views if view.rank is not None and len(own) and view.step is not None]
     if len(known) < 2:

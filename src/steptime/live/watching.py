@@ -48,7 +48,8 @@ if its processes are gone, after SILENCE if they cannot be checked."""
 
 
 def find_recording(target: str | None) -> Path:
-    """Recording of a folder, of a process's number, or the newest growing one. Raises UsageError, RecordingError."""
+    """Path of the recording in a folder, of a process ID, or the newest that grows. Raises UsageError,
+    RecordingError."""
     if target is None:
         return _newest(Path("runs"))
     path = Path(target)
@@ -129,7 +130,7 @@ def _planned(process: psutil.Process) -> Path | None:
 
 
 class Watcher:
-    """Reads a recording and describes its job. Raises RecordingError if there is none."""
+    """Reader of a recording that grows, which describes its job now. Raises RecordingError if there is none."""
 
     def __init__(self, source: Path) -> None:
         self.source = source
@@ -143,8 +144,8 @@ class Watcher:
         self.due = 0.0
 
     def look(self) -> LiveView:
-        """Reads new data, and sets `due` to the time of the next update (seconds of time.monotonic). Raises
-        RecordingError if the recording was removed."""
+        """State of the job from newly read data. Sets `due` to the time of the next update (seconds of time.monotonic).
+        Raises RecordingError if the recording was removed."""
         start = time.monotonic()
         changed = self._read()
         samples, manifest = self._recording.samples, self._recording.manifest
@@ -241,7 +242,7 @@ def diagnosis_command(recording: Path, *options: str) -> list[str]:
 
 
 class Diagnosis:
-    """Runs a diagnosis now and then, in a process of its own with a folder of its own, and keeps its result."""
+    """Background diagnosis of a recording: runs now and then in its own process and folder, and keeps its result."""
 
     def __init__(self, recording: Path) -> None:
         self._recording = recording.absolute()
@@ -251,7 +252,7 @@ class Diagnosis:
         self._reported: Diagnosed | None = None
 
     def look(self, now: float, *, start: bool) -> Diagnosed | None:
-        """Newest diagnosis; None if there is none yet. start: a new one may start."""
+        """Newest diagnosis; None if there is none yet. start: True if a new one may start."""
         if self._process is not None and self._process.poll() is not None:
             self._due = now + max(DIAGNOSIS_PERIOD, (_children_cpu() - self._used) / DIAGNOSIS_SHARE)
             self._reported = self._read() or self._reported

@@ -81,8 +81,8 @@ def give(answer: dict[str, Any], request: dict[str, Any]) -> None:
 
 
 def answer_to(request: dict[str, Any]) -> dict[str, Any]:
-    """Answer to a request with callables ("file.py:name" or "module:name") under "callables" and a function or null
-    under "inputs"; the rest is as for `measure`."""
+    """Answer to a request whose "callables" are places ("file.py:name" or "module:name") and whose "inputs" is such a
+    function or null; its other keys are as for `measure`."""
     try:
         found = {place: loaded(place) for place in request["callables"]}
         inputs = loaded(request["inputs"]) if request["inputs"] else None
@@ -92,7 +92,7 @@ def answer_to(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def loaded(place: str) -> Any:
-    """The callable named by "file.py:name" or "module:name". The file is imported as `python file.py` would find it,
+    """Callable at the place "file.py:name" or "module:name". The file is imported as `python file.py` would find it,
     but not as main."""
     where, _, name = place.rpartition(":")
     found = module_of(where)
@@ -144,7 +144,7 @@ def measure(callables: dict[str, Any], inputs: Any, request: dict[str, Any]) -> 
 
 
 def matmul_dtype(values: list[Any], device: str) -> str:
-    """dtype of matmuls of these tensors, named as in the peaks: "float32", "tf32", …; "" for none."""
+    """Name of the dtype in which matmuls of these tensors run, as in the peaks: "float32", "tf32", …; "" for none."""
     floating = [each for each in values if each.is_floating_point()]
     found = str(max(floating, key=torch.numel).dtype).removeprefix("torch.") if floating else ""
     if found == "float32" and device == "cuda":
@@ -154,7 +154,7 @@ def matmul_dtype(values: list[Any], device: str) -> str:
 
 
 def settings_of(callables: dict[str, Any], inputs: Any, request: dict[str, Any], shapes: Any, dtype: Any) -> list[Any]:
-    """Results for these shapes and this dtype: one setting, or one for each input that the function yields."""
+    """Results for inputs of these shapes and dtype: one setting, or one for each input that the function yields."""
     kind = getattr(torch, dtype) if dtype else None
     asked, found = {"shapes": shapes, "dtype": dtype or ""}, list[Any]()
     arguments = made(inputs, next(iter(callables.values())), shapes, kind, request["device"])
@@ -211,7 +211,7 @@ def quiet() -> Iterator[Callable[[], int]]:
 
 
 def made(inputs: Any, target: Any, shapes: Any, dtype: Any, device: str) -> Iterator[Arguments]:
-    """Yields arguments: of the user's function (several if it yields them), of the shapes, or none."""
+    """Yields the arguments for `target`: of the user's function (several if it yields them), of the shapes, or none."""
     torch.manual_seed(0)
     if inputs is not None:
         given = {"shape": shapes[0] if shapes else None, "shapes": shapes, "dtype": dtype, "device": device}
@@ -286,7 +286,7 @@ def described(value: Any) -> str:
 
 
 class Candidate:
-    """A callable in one mode, with its own arguments. answer: results so far."""
+    """Callable in one mode, with its own arguments. answer: its results so far."""
 
     def __init__(self, place: str, target: Any, mode: str, arguments: Arguments, dtype: Any, request: Any) -> None:
         self.place, self.mode = place, mode
@@ -320,7 +320,7 @@ class Candidate:
         self.answer["changes"] = not all(torch.equal(*map(torch.nan_to_num, pair)) for pair in pairs)
 
     def call(self, *, backward: bool | None = None) -> Any:
-        """Result of one call, as it is timed; gradients are computed and discarded."""
+        """Result of one call, made as it is timed; gradients are computed and discarded."""
         words, named = self.arguments
         if not self.backward:
             with torch.no_grad():
@@ -339,12 +339,12 @@ class Candidate:
             leaf.grad = None
 
     def leaves(self) -> list[Any]:
-        """Arguments and parameters that get a gradient."""
+        """Tensors among arguments and parameters that get a gradient."""
         words, named = self.arguments
         return [each for each in (*words, *named.values(), *self._owned()) if getattr(each, "requires_grad", False)]
 
     def tensors(self) -> list[Any]:
-        """Tensors of its arguments and parameters."""
+        """All tensors among its arguments and parameters."""
         words, named = self.arguments
         return [*tensors_of((words, named)), *self._owned()]
 
@@ -352,7 +352,7 @@ class Candidate:
         return list(self.function.parameters()) if isinstance(self.function, torch.nn.Module) else []
 
     def settle(self) -> None:
-        """Calls the contender until its blocks agree."""
+        """Calls the candidate until the times of its blocks agree."""
         times: list[float] = []
         end = time.perf_counter() + WARM_SECONDS
         while time.perf_counter() < end or len(times) < 2:
@@ -430,7 +430,7 @@ class Candidate:
         self.answer.update(follows=not same, fresh=fresh, repeated=old)
 
     def keep_results(self, arguments: Arguments) -> None:
-        """Keeps results, and with --backward gradients, on a copy of the original arguments."""
+        """Stores results, and with --backward gradients, of a call on a copy of the original arguments."""
         self.arguments = copied(arguments, grad=self.backward)
         torch.manual_seed(0)
         if not self.backward:
@@ -468,7 +468,7 @@ def moved(target: Any, dtype: Any, device: str) -> Any:
 
 
 def in_mode(function: Any, mode: str, arguments: Arguments) -> Any:
-    """Callable in a mode. The parity with eager tells whether a mode that traces has lost a branch."""
+    """Function as it runs in a mode. Comparing it with eager shows whether a mode that traces has lost a branch."""
     words, named = arguments
     if mode == "eager":
         return function
@@ -492,7 +492,7 @@ def _as_module(function: Any) -> torch.nn.Module:
 
 
 def renewed(tensor: Any) -> Any:
-    """Other values of the same kind: shuffled, so that indices stay valid, and floats multiplied by 0.75."""
+    """Tensor of the same kind with other values: shuffled, so that indices stay valid, and floats times 0.75."""
     order = torch.randperm(tensor.numel(), device=tensor.device)
     new = tensor.detach().flatten()[order].view(tensor.shape)
     return new * 0.75 if tensor.is_floating_point() else new
@@ -541,7 +541,7 @@ def take_turns(candidates: list[Candidate], seconds: float) -> None:
 
 
 def compare(candidates: list[Candidate], callables: dict[str, Any], arguments: Arguments, request: Any) -> None:
-    """Compares results with the first candidate's, and if possible all of them with the first callable's in float64."""
+    """Compares candidates' results with the first one's, and if possible all with the first callable's in float64."""
     able = [each for each in candidates if each.survives(functools.partial(each.keep_results, arguments))]
     if not able:
         return
@@ -584,8 +584,8 @@ def without_rounding(gradients: list[Any]) -> list[Any]:
 
 
 def exact_results(target: Any, arguments: Arguments, request: Any, first: list[Any]) -> list[Any] | None:
-    """Result of the first callable in float64; None if it does not run so, or if that differs too much from its own
-    result."""
+    """Result of the first callable in float64; None if it cannot run in float64, or if the result differs too much from
+    its own."""
     with contextlib.suppress(Exception):  # many functions know one dtype only
         wide = copied(arguments, dtype=torch.float64)
         own = Candidate("", target, "eager", wide, torch.float64, {**request, "cold": False})
@@ -599,7 +599,7 @@ def exact_results(target: Any, arguments: Arguments, request: Any, first: list[A
 
 
 def worst(own: list[Any], reference: list[Any]) -> float:
-    """Largest difference relative to the largest magnitude of its tensor. Infinite if only one of the two is finite."""
+    """Largest difference of results, relative to the largest magnitude of its tensor. Infinite if one is not finite."""
     found = 0.0
     for one, two in zip(own, reference, strict=True):
         left, right = one.to(torch.float64), two.to(torch.float64)
@@ -619,7 +619,7 @@ def unit(tensors: list[Any]) -> float:
 
 
 def peak_memory(call: Callable[[], object], device: str) -> int:
-    """Peak memory of a call beyond what was held before, bytes."""
+    """Peak memory of a call in addition to what was held before, bytes."""
     if device == "cuda":
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()

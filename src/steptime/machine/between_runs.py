@@ -24,8 +24,8 @@ PATIENCE_SECONDS = 60
 
 
 def measure(executable: str, device: str, torch: str) -> float:
-    """Fraction of a step by which runs differ; the result is stored. torch: its version. Raises MeasurementError, also
-    if other programs take part of the CPUs."""
+    """Measures the fraction of a step by which unchanged runs differ, stores and returns it. torch: its version. Raises
+    MeasurementError, also if other programs take part of the CPUs."""
     done = [measured_by(SCRIPT, executable, [device], dict[str, float], PATIENCE_SECONDS) for _ in range(RUNS)]
     others = max(each.other_cpus for each in done)
     if others > BUSY_CPUS:
@@ -39,7 +39,7 @@ def measure(executable: str, device: str, torch: str) -> float:
 
 
 def remembered(device: str, torch: str) -> float | None:
-    """Stored result of an earlier measurement on this machine, None if there is none."""
+    """Stored fraction of an earlier measurement on this machine; None if there is none."""
     return load_as(float, _path(device, torch))
 
 

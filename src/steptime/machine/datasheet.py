@@ -16,8 +16,8 @@ from steptime.quantities import Estimate
 
 @dataclass(frozen=True, slots=True)
 class Datasheet:
-    """A device as its maker describes it. pattern: regular expression for the driver's name, lower case; bfloat16: True
-    if as fast as `half`. Rates by dtype in TFLOP/s; eight: of float8; integer: of int8, in TOP/s."""
+    """Peaks of a device as its maker states them. pattern: regular expression for the driver's name, lower case;
+    bfloat16: True if as fast as `half`. Rates by dtype in TFLOP/s; eight: of float8; integer: of int8, in TOP/s."""
 
     pattern: str
     float32: float

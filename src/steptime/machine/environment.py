@@ -20,8 +20,8 @@ _VERSION_OF_TORCH = f"{WITHOUT_FOLDER}import importlib.metadata as m; print(m.ve
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """This machine. interpreter: the Python whose torch measured; torch: its version, "" without one. machines: peaks
-    of its devices. problems: sentences."""
+    """Properties of this machine. interpreter: Python whose torch measured the peaks; torch: its version, "" without
+    one. machines: peaks of its devices. problems: sentences on what could not be measured."""
 
     identity: Identity
     interpreter: str
@@ -31,9 +31,9 @@ class Environment:
 
 
 def describe(python: str | None, *, remeasure: bool, runs: bool, notify: Callable[[str], None]) -> Environment:
-    """Describes this machine. python: interpreter to measure with, None for the first that has torch. runs: also
-    measure the noise between runs. notify: called before measurements that take seconds. Raises SteptimeError only if a
-    given `python` has no torch."""
+    """Describes this machine. python: interpreter to measure with, None for the first one with torch. remeasure: True
+    to ignore stored results. runs: True to also measure the noise between runs. notify: function called before
+    measurements that take seconds. Raises SteptimeError only if a given `python` has no torch."""
     identity = identify()
     interpreter, torch = _interpreter(python)
     if not torch:
@@ -69,7 +69,7 @@ def describe(python: str | None, *, remeasure: bool, runs: bool, notify: Callabl
 
 
 def interpreter_with_torch(python: str | None) -> str:
-    """The given interpreter, else the first one with torch. Raises SteptimeError if there is none."""
+    """Path of the given interpreter, else of the first one with torch. Raises SteptimeError if there is none."""
     found, torch = _interpreter(python)
     if not torch:
         raise SteptimeError("python-without-torch", "No Python with torch was found. Give one with --python PATH.")

@@ -40,15 +40,15 @@ LAUNCHER = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__
 
 
 class Becoming(BaseException):
-    """Unwinds a fork's stack, so that the job runs on nearly none. request: what it becomes."""
+    """Exception that unwinds a fork's stack, so that the job runs on nearly none. request: program to become."""
 
     def __init__(self, request: dict[str, Any]) -> None:
         self.request = request
 
 
 class PackagesInMemory(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finder of packages in memory, until the job has imported torch, and all that torch imports with it. variables:
-    the environment of the command."""
+    """Import finder of packages that are already in memory, until the job has imported torch and all that torch
+    imports. variables: the environment of the command."""
 
     def __init__(self, modules: dict[str, types.ModuleType]) -> None:
         self._modules = modules
@@ -78,7 +78,8 @@ class PackagesInMemory(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def preload() -> PackagesInMemory:
-    """Imports torch, with what its first optimizer imports, and takes all new packages out of sys.modules again."""
+    """Imports torch, with all that its first optimizer imports, and takes all new packages out of sys.modules again;
+    returns the finder that gives them to a fork."""
     before = set(sys.modules)
     import torch
     import torch._dynamo
@@ -91,7 +92,7 @@ def preload() -> PackagesInMemory:
 
 
 def serve(connection: socket.socket) -> list[int]:
-    """Forks for each request, and sends the fork's pid. Returns, in a fork only, the descriptors that came with it."""
+    """Forks for each request, and sends the fork's process ID. Returns, in a fork only, its request's descriptors."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the system collects ended forks
     connection.send(READY)
     while True:
@@ -149,8 +150,8 @@ def _script(name: str) -> Any:
 
 
 def become(request: dict[str, Any], finder: PackagesInMemory, kept: set[int]) -> tuple[types.CodeType, dict[str, Any]]:
-    """Contains this process and makes it what a fresh Python is before it runs its main file. Returns that file's code,
-    and the names that it runs with. kept: descriptors to keep open."""
+    """Contains this process and gives it the state of a fresh Python that is about to run its main file. Returns that
+    file's code, and the names that it runs with. kept: descriptors to keep open."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.setsid()

@@ -121,7 +121,7 @@ def open_lmdb(folder: Path) -> Read:
 
 
 def write_mapped(folder: Path, samples: Sequence[Any]) -> None:
-    """Writes one array per tensor of a sample."""
+    """Writes one array file per tensor of a sample, with the tensors of all samples."""
     numpy = import_module("numpy")
     rows = [sample if isinstance(sample, (tuple, list)) else (sample,) for sample in samples]
     try:
@@ -167,9 +167,9 @@ def as_arrays(sample: Any) -> Any:
 
 
 def formats_of(samples: Sequence[Any]) -> list[dict[str, Any]]:
-    """Results for each format: "name", and "bytes" (of a sample on disk) and ns per sample: "ordered_ns" and
-    "random_ns" with its files out of the page cache (None if the system does not evict them), "warm_ns" from memory; or
-    "left_out"."""
+    """Results for each format: "name", "bytes" (of a sample on disk), and ns per sample: "ordered_ns" and "random_ns"
+    read with files out of the page cache (None if the system does not evict them), "warm_ns" from memory; or
+    "left_out", the reason why the format was not measured."""
     found = []
     for name in FORMATS:
         folder = Path(tempfile.mkdtemp(prefix="steptime-format-"))
@@ -209,8 +209,8 @@ def read_all(read: Read, numbers: Sequence[int]) -> float:
 
 @contextlib.contextmanager
 def cleared(files: Sequence[Path]) -> Iterator[Callable[[], int]]:
-    """Evicts files from the page cache. Yields a function that returns the bytes that this process has read from disks
-    since. It returns 0 if the files stayed: files in memory, or a system without that call."""
+    """Context manager that evicts files from the page cache. Yields a function that returns the bytes that this process
+    has since read from disks: 0 if the files stayed (files in memory, or a system without that call)."""
     os.sync()  # what was not written yet stays; fsync does nothing in an overlay that is thrown away
     for path in files:
         with contextlib.suppress(OSError, AttributeError), path.open("rb") as file:

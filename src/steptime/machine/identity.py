@@ -10,7 +10,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Accelerator:
-    """A device according to NVIDIA's management library. memory: bytes."""
+    """Device according to NVIDIA's management library. memory: bytes."""
 
     name: str
     memory: int
@@ -19,7 +19,7 @@ class Accelerator:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A machine without its peaks. usable_cpus: CPUs that this process may use; memory: bytes."""
+    """Identity of a machine, without its peaks. usable_cpus: number that this process may use; memory: bytes."""
 
     host: str
     system: str

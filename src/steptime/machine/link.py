@@ -30,8 +30,8 @@ def link_of(
     """Link between `ranks` processes of this machine, stored or measured now. None if it cannot be measured: fewer than
     two ranks, an unusual backend, or a failure.
 
-    backend: as torch.distributed names it, such as "nccl" or "cpu:gloo,cuda:nccl". torch: its version. notify: called
-    with a sentence before a measurement and after a failure."""
+    backend: name in torch.distributed, such as "nccl" or "cpu:gloo,cuda:nccl". torch: its version. notify: function
+    that gets a sentence before a measurement and after a failure."""
     name, count = BACKENDS.get(device, ""), min(ranks, MOST_RANKS)
     if count < 2 or not name or name not in (backend or ""):
         return None

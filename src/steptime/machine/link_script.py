@@ -53,7 +53,7 @@ def main() -> None:
 
 
 def exchange(backend: str, rank: int, ranks: int, folder: str) -> list[float]:
-    """Seconds of each all-reduce on this rank."""
+    """Exchanges tensors with the other ranks; returns the seconds of each all-reduce on this rank."""
     device = torch.device("cuda", rank) if backend == "nccl" else torch.device("cpu")
     if device.type == "cuda":
         torch.cuda.set_device(device)

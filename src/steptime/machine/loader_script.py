@@ -53,7 +53,7 @@ MOST_SAMPLES, MOST_BYTES = 256, 128 << 20
 
 
 def answer_to(request: dict[str, Any]) -> dict[str, Any]:
-    """Results for the loader of a place: its parts, and each setting."""
+    """Answer to a request about the loader of a place: times of its parts, and of each setting."""
     opened = OpenedFiles() if request["parts"] else None
     try:
         if opened is not None:
@@ -87,7 +87,7 @@ def answer_of_loader(loader: Any, request: dict[str, Any], opened: OpenedFiles |
 
 
 def transfers(loader: Any) -> dict[str, Any]:
-    """ "transfers": times of its first batch to the device, if there is one; or "no_transfer": the reason."""
+    """Dictionary of "transfers", times to copy the first batch to the device, or of "no_transfer", a reason."""
     device = CudaCopies()
     if not device.there():
         return {}
@@ -99,9 +99,9 @@ def transfers(loader: Any) -> dict[str, Any]:
 
 
 def job_answer(request: dict[str, Any]) -> dict[str, Any]:
-    """Runs a job until it asks a loader for its first batch, then times that loader and ends the process. "job" has the
-    arguments of the interpreter ("train.py" or "-m", "package", then arguments); "dataset" is the class name of the
-    wanted loader's dataset, "" for the first loader. Returns only if no such loader was asked."""
+    """Runs a job until it asks a loader for its first batch, then times that loader and ends the process. request:
+    "job" has the arguments of the interpreter ("train.py" or "-m", "package", then arguments); "dataset" is the class
+    name of the wanted loader's dataset, "" for the first loader. Returns only if no such loader was asked."""
     opened = OpenedFiles() if request["parts"] else None
     own, here, seen = DataLoader.__iter__, os.getpid(), list[str]()
 
@@ -226,8 +226,8 @@ def changed(loader: Any, setting: dict[str, Any]) -> Any:
 
 
 def timed(loader: Any, setting: dict[str, Any], request: dict[str, Any]) -> dict[str, Any]:
-    """Times of a loader in one setting. waits: mean wait in next() in each block, ns; first_ns: first batch including
-    the start of the workers; received_ns: receiving a ready batch."""
+    """Times of a loader in one setting. waits: mean wait in next() in each block, ns; first_ns: time of the first
+    batch, with the start of the workers; received_ns: time to receive a ready batch."""
     before = torch.multiprocessing.get_sharing_strategy()
     try:
         if setting.get("sharing"):
@@ -270,7 +270,7 @@ class EpochBatches:
         self.loader, self.iterator = loader, iter(loader)
 
     def next(self) -> Any:
-        """The next batch, of the next epoch if an iterable dataset is exhausted."""
+        """Next batch; if an iterable dataset is exhausted, the first one of the next epoch."""
         for _ in range(2):
             with contextlib.suppress(StopIteration):
                 return next(self.iterator)
@@ -279,7 +279,7 @@ class EpochBatches:
 
 
 def block(batches: EpochBatches, seconds: float, away: float) -> float:
-    """Mean time in next(), ns."""
+    """Mean time in next() over a block of batches, ns. away: time between two calls, as for a training step, s."""
     spent, count, end = 0, 0, time.perf_counter() + seconds
     while count < LEAST_BATCHES or time.perf_counter() < end:
         start = time.perf_counter_ns()
@@ -303,9 +303,9 @@ def received(batches: EpochBatches, waits: list[float]) -> float:
 
 
 def parts_of(loader: Any, request: dict[str, Any], opened: OpenedFiles) -> dict[str, Any]:
-    """Times of an item and of collating a batch, ns, and the fraction in which they had or wanted a CPU, read one by
-    one in this process. again_ns: the same items read a second time; cold_ns: with their files out of the page
-    cache."""
+    """Times of an item and of collating a batch, ns, and the fractions of these in which the process had or wanted a
+    CPU, read one by one in this process. again_ns: time of the same items read a second time; cold_ns: with their files
+    out of the page cache."""
     seconds = request["seconds"]
     orders = list(itertools.islice(orders_of(loader), PART_BATCHES))
     first = read(loader, orders, seconds)
@@ -340,7 +340,7 @@ def samples_of(loader: Any) -> list[Any]:
 
 
 def orders_of(loader: Any) -> Iterator[Any]:
-    """Content of each batch: indices, or the number of items of an iterable dataset."""
+    """Yields what each batch asks for: indices, or the number of items of an iterable dataset."""
     if isinstance(loader.dataset, IterableDataset):
         return itertools.repeat(loader.batch_size or 1, PART_BATCHES)
     return iter(loader.sampler if loader.batch_sampler is None else loader.batch_sampler)
@@ -386,7 +386,7 @@ def read(loader: Any, orders: list[Any], seconds: float) -> dict[str, Any]:
 
 
 def waited_ns() -> int:
-    """Time that this thread was ready without a CPU, ns (Linux's schedstat; 0 elsewhere), which is no wait for a
+    """Time that this thread was ready without a CPU, ns (Linux's schedstat; 0 elsewhere); that is no wait for a
     disk."""
     try:
         return int(Path("/proc/thread-self/schedstat").read_text(encoding="ascii").split()[1])
@@ -402,7 +402,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 def samples_in(batch: Any) -> int | None:
-    """First dimension of the batch's first tensor, None if it has no tensor."""
+    """Number of samples in a batch: first dimension of its first tensor, None if it has no tensor."""
     for each in tensors_of(batch):
         return int(each.shape[0]) if each.dim() else 1
     return None

@@ -25,8 +25,8 @@ took that much longer or more."""
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """Best rate of matmuls. name: "float32", "tf32", "bfloat16", "float16" …. rate: FLOP/s; an interval of no width if
-    from a datasheet. reached: True if a job reached more than was measured, and this is the job's rate."""
+    """Best rate of matmuls in one dtype. name: "float32", "tf32", "bfloat16", "float16" …. rate: FLOP/s; an interval of
+    no width if from a datasheet. reached: True if a job reached more than was measured; `rate` is then the job's."""
 
     name: str
     rate: Estimate
@@ -35,8 +35,8 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class MemoryRate:
-    """Best rate of an in-place update, B/s read and written, for a total size in bytes: caches hold the smaller
-    ones."""
+    """Best rate of an in-place update of tensors of one total size. size: bytes; caches hold the smaller ones. rate:
+    bytes read and written per second."""
 
     size: int
     rate: Estimate
@@ -45,7 +45,7 @@ class MemoryRate:
 @dataclass(frozen=True, slots=True)
 class Link:
     """Best rate of an exchange between `ranks` processes of one machine. rate: bus bandwidth of a large all-reduce,
-    B/s. other_cpus: CPUs that other programs kept busy meanwhile, on average."""
+    B/s. other_cpus: mean number of CPUs that other programs kept busy meanwhile."""
 
     backend: str
     ranks: int
@@ -129,7 +129,7 @@ class Machine:
         return loaded or any(each.rate.value > NOISY_SPREAD * each.rate.low > 0 for each in self.matrix)
 
     def at_least(self, reached: Mapping[str, float]) -> Machine:
-        """The machine with matmul peaks raised to what a job has reached, FLOP/s by dtype."""
+        """Machine whose matmul peaks are raised to what a job has reached. reached: FLOP/s by dtype."""
         rates = [
             Rate(each.name, replace(each.rate, value=most, low=most, high=most, samples=1), reached=True)
             if (most := reached.get(each.name, 0.0)) > each.rate.value

@@ -42,7 +42,7 @@ class MeasurementError(Exception):
 
 
 def measured_by(script: Path, executable: str, words: list[str], kind: type[Kept], seconds: float) -> Measured[Kept]:
-    """Runs a script with the user's interpreter; its last line of output is the answer. Raises MeasurementError."""
+    """Runs a script with the user's interpreter; the last line of output is the answer. Raises MeasurementError."""
     load = OtherLoad()
     command = [executable, str(script), *words]
     try:
@@ -90,8 +90,8 @@ class OtherLoad:
         self._stalled = stalled_seconds()
 
     def since(self) -> tuple[float, float]:
-        """(CPUs used by others, fraction of the time in which some task waited for a CPU), on average since the
-        start."""
+        """Load on average since the object was made: (CPUs used by others, fraction of the time in which some task
+        waited for a CPU)."""
         machine, ours = self._seconds()
         elapsed = max(time.monotonic() - self._start, 1e-9)
         others = max(0.0, machine - self._machine - (ours - self._ours))
@@ -134,9 +134,9 @@ def peaks(
 ) -> Machine:
     """Peaks of this machine for a Python with torch, stored or measured now.
 
-    torch: its version; threads: of torch inside an operator (None for its default); name: of the device, for an
-    accelerator. brief: brief measurements are enough, because somebody waits for something else; a disturbed one is
-    then repeated only if the machine idles now. Raises SteptimeError if they cannot be measured."""
+    torch: its version; threads: number of torch's threads inside an operator (None for its default); name: the device's
+    name, for an accelerator. brief: True if brief measurements are enough, because somebody waits for something else; a
+    disturbed one is then repeated only if the machine idles now. Raises SteptimeError if they cannot be measured."""
     path = cache_path(device, name, torch, threads, brief=brief)
     machine = load_as(Machine, path)
     if machine is None or (machine.under_load and not (brief and is_busy())):
@@ -172,7 +172,7 @@ def known(name: str) -> Machine | None:
 
 
 def measure(executable: str, device: str, *, threads: int | None = None, brief: bool = False) -> Machine:
-    """Measures by running the script with the user's interpreter. Raises SteptimeError (peaks-failed)."""
+    """Measures the peaks by running the script with the user's interpreter. Raises SteptimeError (peaks-failed)."""
     words = [device, str(threads or 0), str(int(brief))]
     try:
         done = measured_by(SCRIPT, executable, words, Machine, PATIENCE_SECONDS)

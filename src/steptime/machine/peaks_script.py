@@ -78,13 +78,13 @@ def main() -> None:
 
 
 def shorten() -> None:
-    """Makes all that follows brief."""
+    """Makes all later measurements brief."""
     global SECONDS, ROUNDS, ROUND_SECONDS, BATCHES
     SECONDS, ROUNDS, ROUND_SECONDS, BATCHES = BRIEF * SECONDS, 2, ROUND_SECONDS / 2, BATCHES // 3
 
 
 def measure(device: str) -> dict[str, Any]:
-    """All peaks of one device. dtypes without a matmul in torch are left out."""
+    """Measures all peaks of one device; leaves out dtypes without a matmul in torch."""
     found: dict[str, Any] = {
         "device": device,
         "measured": True,
@@ -201,7 +201,7 @@ def together() -> Peak | None:
 
 
 def at_work(count: int) -> list[float]:
-    """Speed of each of `count` processes that work at the same time."""
+    """Speed of each of `count` processes that compute at the same time."""
     command = [sys.executable, "-I", "-S", "-c", WORK, str(ROUND_SECONDS)]
     pipe, nowhere = subprocess.PIPE, subprocess.DEVNULL
     workers: list[subprocess.Popen[bytes]] = []
@@ -252,8 +252,8 @@ def handover() -> Peak | None:
 
 
 def time_blocks(device: str, work: Callable[[], object], share: float = 1.0) -> list[float]:
-    """Seconds of one call of `work`, block by block, in a share of a peak's seconds. A block is long compared with the
-    device wait at its end."""
+    """Seconds of one call of `work` in each block. share: fraction of a peak's usual time. A block is long compared
+    with the device wait at its end."""
     seconds = share * SECONDS
     warm_up = timed(device, work, 1, seconds / 4)  # clocks rise, libraries choose their kernels
     repeats = math.ceil(BLOCK_SECONDS / min(warm_up))
@@ -275,13 +275,13 @@ def timed(device: str, work: Callable[[], object], repeats: int, seconds: float)
 
 
 def rate(values: list[float], unit: str) -> Peak:
-    """Best block, with an interval down to the median block."""
+    """Peak rate: the best block, with an interval down to the median block."""
     best = max(values)
     return {"value": best, "low": statistics.median(values), "high": best, "samples": len(values), "unit": unit}
 
 
 def cost(seconds: list[float]) -> Peak:
-    """Quickest block in ns, with an interval up to the median block."""
+    """Least time: the quickest block in ns, with an interval up to the median block."""
     best, usual = min(seconds) * 1e9, statistics.median(seconds) * 1e9
     return {"value": best, "low": best, "high": usual, "samples": len(seconds)}
 

@@ -37,8 +37,9 @@ def main() -> None:
 
 
 def measure(request: dict[str, Any]) -> dict[str, Any]:
-    """Measures all points. Each has "kind" ("repeated", "compiled", "product" or "copy"), "amount" (repetitions, order
-    or bytes), "flops", "bytes" (that must at least be moved), and "seconds" (best and median block, of a call)."""
+    """Measures all points of a sweep. Each has "kind" ("repeated", "compiled", "product" or "copy"), "amount"
+    (repetitions, order or bytes), "flops", "bytes" (that must at least be moved), and "seconds" (of a call in the best
+    and in the median block)."""
     device, points, left_out = request["device"], list[dict[str, Any]](), ""
     for size in request["sizes"]:
         points += point("copy", size, 0, 2 * size, copying(size, device), request)
@@ -68,7 +69,7 @@ def measure(request: dict[str, Any]) -> dict[str, Any]:
 def point(
     kind: str, amount: int, flops: int, moved: int, work: Callable[[], object], request: dict[str, Any]
 ) -> list[dict[str, Any]]:
-    """The point in a list, which is empty if one call takes too long."""
+    """List with the measured point, which is empty if one call takes too long."""
     device, seconds = request["device"], request["seconds"]
     start = time.perf_counter()
     work()

@@ -21,7 +21,7 @@ WAYS = (("pageable", False, False), ("pinned", True, False), ("pinned, non_block
 
 
 class CudaCopies:
-    """Copies to CUDA's current device."""
+    """Timer of copies to CUDA's current device."""
 
     def there(self) -> bool:
         return bool(torch.cuda.is_available())
@@ -47,7 +47,7 @@ class CudaCopies:
 
 def transfers_of(batch: list[Any], device: CudaCopies) -> list[dict[str, Any]]:
     """Times of each way to copy a batch's tensors to the device: "host_ns" (until the CPU continues), "device_ns" (of
-    the copies), "pin_ns" (to pin the batch first, which a loader's thread does), and "bytes". Empty without a device,
+    the copies), "pin_ns" (of pinning the batch first, which a loader's thread does), and "bytes". [] without a device,
     and for a batch without CPU tensors. Raises RuntimeError without enough memory."""
     tensors = [each for each in batch if each.device.type == "cpu"]
     if not tensors or not device.there():

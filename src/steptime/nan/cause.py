@@ -66,26 +66,26 @@ History = Sequence[tuple[int, Number, Number]]
 
 
 def growth_of(history: History) -> Growth:
-    """Last steps with a gradient norm."""
+    """Last steps of a history as (step, gradient norm)."""
     return tuple((step, norm) for step, _, norm in history if norm is not None)[-STEPS:]
 
 
 def growth_factor(growth: Growth) -> float:
-    """Last finite norm divided by the smallest one; 1 without finite norms."""
+    """Ratio of the last finite norm to the smallest one; 1 without finite norms."""
     norms = [value_of(norm) for _, norm in growth]
     finite = [norm for norm in norms if math.isfinite(norm) and norm > 0]
     return finite[-1] / min(finite) if finite else 1.0
 
 
 def over_the_run(spread: History) -> Growth:
-    """A few steps of the whole run, including the first and the last."""
+    """Gradient norms of a few steps of the whole run, including the first and the last, as (step, norm)."""
     if len(spread) <= STEPS:
         return growth_of(spread)
     return growth_of([spread[round(place * (len(spread) - 1) / (STEPS - 1))] for place in range(STEPS)])
 
 
 def divergence(spread: History) -> float:
-    """Growth of the median norm from the run's first third to its last; 1 if not unusual, or of too few steps."""
+    """Ratio of the run's last third to its first in median gradient norm; 1 if usual, or for too few steps."""
     norms = [value_of(norm) for _, _, norm in spread]
     third = len(norms) // 3
     if len(norms) < FEWEST:
@@ -100,7 +100,8 @@ def cause_of(
     batch: BatchFacts | None = None,
     monitored: ProcessNumerics | None = None,
 ) -> Cause:
-    """Likely cause of a value that is not finite. monitored: the process as the monitor has seen it."""
+    """Likely cause of a value that is not finite. growth: gradient norms before it, as (step, norm). batch: the batch
+    of that step. monitored: facts of the process from its monitored run."""
     if origin.kind != "operator":
         return _foreign(origin)
     name = plain_operator(origin.operator)
@@ -427,7 +428,8 @@ def _only_rank(trigger: Trigger | None, processes: Sequence[ProcessNumerics]) ->
 def trace_back(
     command: Sequence[str], monitored: Sequence[ProcessNumerics], instrumented: Sequence[ProcessNumerics] = ()
 ) -> NonFinite:
-    """Result of a monitored job, with its instrumented run if there was one."""
+    """Conclusions on the non-finite values of a job. monitored: its processes in the monitored run; instrumented: its
+    processes in the second, instrumented run, if there was one."""
     trigger = first_sign(monitored)
     witness = next((each for each in monitored if each.trigger is trigger and trigger is not None), None)
     last = witness.history if witness is not None else ()

@@ -22,7 +22,7 @@ def plain_number(value: float) -> str:
 
 
 def listed(values: Sequence[object], what: str = "") -> str:
-    """Text of the first few values: "3, 5, 9 and 4 more"; with what: "rows 3, 5", "row 3"."""
+    """Text of the first few values: "3, 5, 9 and 4 more"; with `what`, a noun, "rows 3, 5" or "row 3"."""
     displayed = ", ".join(map(str, values[:MOST_LISTED]))
     left = len(values) - MOST_LISTED
     head = f"{what}{'s' * (len(values) > 1)} " if what else ""
@@ -36,7 +36,8 @@ FORMAT_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class ValueRange:
-    """A tensor's statistics. low, high: of finite elements or None; nan, infinite, negative_infinite, zeros: counts."""
+    """Statistics of a tensor. low, high: bounds of its finite elements, None without any; nan, infinite,
+    negative_infinite, zeros: number of such elements."""
 
     name: str = ""
     dtype: str = ""
@@ -109,7 +110,8 @@ class Trigger:
 
 @dataclass(frozen=True, slots=True)
 class BatchFacts:
-    """Batch of the step. indices: the sampler's. *_outlying: samples a thousand times as large as the median."""
+    """Batch of the step with the first sign. indices: sample indices from the sampler. *_not_finite: rows and samples
+    with a non-finite value; *_outlying: those a thousand times as large as the median."""
 
     size: int = 0
     indices: tuple[int | str | None, ...] = ()
@@ -122,10 +124,10 @@ class BatchFacts:
 
 @dataclass(frozen=True, slots=True)
 class ProcessNumerics:
-    """numerics.json of one process of one run. mode: "watch" or "instrument". history: (step, loss, gradient norm) of
-    the last steps before the trigger; spread: of some steps of the whole run. updates: (step, weight, size of the
-    update over the size of the weight), the largest of some weights; sizes: (module, root mean square of its output) in
-    the first step."""
+    """Content of numerics.json of one process in one run. mode: "watch" or "instrument". history: (step, loss, gradient
+    norm) of the last steps before the trigger; spread: the same for some steps of the whole run. updates: (step,
+    weight, size of its update relative to the weight), the largest of some weights; sizes: (module, root mean square of
+    its output) in the first step."""
 
     mode: str
     steps: int = 0
@@ -145,7 +147,7 @@ class ProcessNumerics:
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Likely cause. name: as in docs/nan.md. sentence: with its numbers. advice: how to fix it."""
+    """Likely cause of a non-finite value. name: as in docs/nan.md. sentence: with numbers. advice: how to fix it."""
 
     name: str
     sentence: str
@@ -154,10 +156,10 @@ class Cause:
 
 @dataclass(frozen=True, slots=True)
 class NonFinite:
-    """Non-finite values of one job. directory: where it ran. trigger: None if all stayed finite. reproduced: True if
-    the instrumented run found the value; otherwise origin and cause are None. growth: (step, gradient norm) of the last
-    steps, or of the whole run if all stayed finite; diverging: growth over the run, 1 unless it is great. ranks: number
-    of processes that trained. rank: where it originated, None if several saw it at once."""
+    """Non-finite values of one job. directory: folder in which it ran. trigger: None if all stayed finite. reproduced:
+    True if the instrumented run found the value; otherwise origin and cause are None. growth: (step, gradient norm) of
+    the last steps, or of the whole run if all stayed finite; diverging: growth over the run, 1 unless it is great.
+    ranks: number of processes that trained. rank: rank of the origin, None if several saw it at once."""
 
     command: tuple[str, ...]
     steps: int
@@ -179,7 +181,7 @@ class NonFinite:
 
 
 def value_of(number: Number) -> float:
-    """Value of a number; nan for None."""
+    """Float of a number from JSON; nan for None."""
     return float("nan") if number is None else float(number)
 
 

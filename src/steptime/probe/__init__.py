@@ -27,8 +27,8 @@ _asked: list[str] = []
 
 
 def start(plan: str = "") -> bool:
-    """Starts the instrumentation by this plan, or by the environment's. True unless that fails. Raises nothing: a
-    failure is one line on stderr."""
+    """Starts the instrumentation by this plan, or by the environment's if it is "". Returns False if that fails; raises
+    nothing: a failure is one line on stderr."""
     _asked.append(plan or os.environ.get(PLAN, ""))
     begun = True
     if len(_asked) == 1:  # else it was a signal, in the middle of what another had asked for
@@ -45,8 +45,8 @@ def start(plan: str = "") -> bool:
 
 
 def watching(recording: str = "") -> Any:
-    """Returns the active session of this process, or None. recording: the session must write into this one, unless
-    ""."""
+    """Returns the active session of this process, or None. recording: path that the session must write into, "" for
+    any."""
     import torch  # noqa: F401 - with it the probe comes, where the job was started by us
 
     found = _current[0] if _current and _current[0].active else None

@@ -65,18 +65,18 @@ def graph_nodes() -> int:
 
 @dataclass(frozen=True)
 class Form:
-    """Size of a profiler window. steps: whole ones. detailed: with shapes, module ranges and, with stacks,
-    allocations."""
+    """Form of a profiler window. steps: number of whole steps. detailed: True with shapes, module ranges and, with
+    stacks, allocations."""
 
     steps: int
     detailed: bool
 
 
 class Allowance:
-    """Allowance of one process. slowed: ns by which measured steps were longer than usual. fixed: ns of the time held
-    that no smaller measurement would have saved, as a device's tracer takes for its first start. events, calls: of the
-    profiler, and of functions with stacks, in a step, as far as is known: by the time that they take, which the
-    machine's load lengthens; kept: by their memory. detailed: whether a window with shapes was taken."""
+    """Time that measuring may cost one process. slowed: ns by which measured steps were longer than usual. fixed: ns
+    that no smaller measurement would have saved, such as the first start of a device's tracer. events, calls: number
+    per step of profiler events, and of function calls with stacks, as known so far by the time that they take, which
+    the machine's load lengthens; kept: the same numbers by memory. detailed: True if a window with shapes was taken."""
 
     def __init__(
         self,
@@ -97,30 +97,31 @@ class Allowance:
         return self._held() - self.fixed + self.slowed
 
     def again(self) -> None:
-        """All is measured anew, as it was another kind of step: a rollout's forward, before the first backward."""
+        """Counts all costs so far as fixed, so that all is measured anew: the steps were of another kind."""
         self.fixed += self.spent
 
     def share(self, asked: bool = False) -> int:
-        """Returns the ns that the next measurement may cost; 0 if it must wait. asked: by the user; then LONGEST."""
+        """Returns the ns that the next measurement may cost; 0 if it must wait. asked: True on request: LONGEST."""
         if asked:
             return LONGEST
         whole = max(LEAST, int((self._clock() - self._start) * SHARE))
         return max(0, min(LONGEST, (whole - self.spent) // 2))
 
     def expect(self, nodes: int, torch_calls: int, calls: int, parameters: int) -> None:
-        """Estimates a step from counts of one step; parameters: that are updated one by one."""
+        """Estimates the number of events from counts of one step: autograd nodes, calls of torch functions, all calls,
+        and parameters that are updated one by one."""
         self.events = self.kept = PER_NODE * nodes + PER_CALL * torch_calls + PER_PARAMETER * parameters
         self.calls = calls
 
     def room(self, asked: bool = False) -> int:
-        """Bytes of memory that the next window may take. Where the ranks of a job are on one machine, each takes its
-        part at the same time."""
+        """Bytes of memory that the next window may take. If several ranks of a job are on one machine, each takes its
+        part at the same time. asked: True if the user requested the window."""
         free, most = self._free(), sys.maxsize if asked else MOST_BYTES
         return most if free is None else min(most, free // (PART * ranks_here()))
 
     def plain(self, steps: int, asked: bool = False) -> Form | None:
-        """The most of a window of so many steps that may be taken now. Without shapes only while there are none: a
-        later window replaces an earlier one."""
+        """Largest form of a window of at most `steps` steps that may be taken now; None if it must wait. Without shapes
+        only if no window with shapes was taken, because a later window replaces an earlier one."""
         share, room = self.share(asked), self.room(asked)
         most = min(share // max(1, self.events * DETAILED), room // max(1, self.kept * DETAILED_BYTES))
         if most > 0:
@@ -129,7 +130,7 @@ class Allowance:
         return Form(1, detailed=False) if bare else None
 
     def stacked(self, asked: bool = False) -> Form | None:
-        """The same of a window of one step with stacks."""
+        """Largest form of a window of one step with stacks that may be taken now; None if it must wait."""
         share, room = self.share(asked), self.room(asked)
         for each, detailed in ((STACKED_DETAILED, True), (STACKED_BARE, False)):
             form = Form(1, detailed)
@@ -139,7 +140,7 @@ class Allowance:
         return None
 
     def bytes_of(self, form: Form, *, stacks: bool) -> int:
-        """Bytes of memory that a window takes, as far as is known."""
+        """Bytes of memory that a window of this form takes, as far as is known."""
         if stacks:
             each = STACKED_DETAILED_BYTES if form.detailed else STACKED_BARE_BYTES
             return self.kept * each + self.calls * STACK_CALL_BYTES
@@ -147,14 +148,14 @@ class Allowance:
 
     def patience(self, form: Form, longest: int, usual: int, *, stacks: bool, asked: bool) -> int:
         """ns that a window may last, at most `longest`: until events at the highest possible rate, or at the rate of
-        the job's steps, fill TIMES the room. usual: ns of a step."""
+        the job's steps, fill TIMES the room. usual: duration of a step, ns."""
         room, due = TIMES * self.room(asked), form.steps * usual
         times = max(TIMES, room // max(1, self.bytes_of(form, stacks=stacks)))
         return min(longest, max(room // BARE_BYTES * FASTEST_EVENT, times * due))
 
     def learn(self, form: Form, cost: int, grown: int, *, stacks: bool = False) -> None:
-        """A window of that form cost so many ns, and so many bytes of memory: what a step costs is known now, on this
-        machine and with its load."""
+        """Updates the estimates after a window of this form, which show a step's cost on this machine with its load.
+        cost: time that the window took, ns; grown: memory that it took, bytes."""
         if stacks:
             self._stacked[form.detailed] = cost
             return
@@ -163,5 +164,5 @@ class Allowance:
         self.detailed |= form.detailed
 
     def steps_took(self, steps: int, usual: int, took: int) -> None:
-        """Charges the slowdown of measured steps. usual: ns of a step; took: ns of all, without pauses of the job."""
+        """Charges the slowdown of measured steps. usual: ns of one; took: ns of all, without pauses of the job."""
         self.slowed += max(0, min(took - steps * usual, SLOWED * steps * usual))

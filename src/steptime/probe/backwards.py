@@ -19,12 +19,12 @@ class BackwardObserver:
     own."""
 
     def starts(self, tensors: Any, partial: bool) -> tuple[Any, Any]:
-        """Called when a pass starts on `tensors`; partial: by torch.autograd.grad. Returns the tensors to start on, and
-        a token for `ends`, or None if `ends` is not to be called."""
+        """Called when a pass starts on `tensors`. partial: True for torch.autograd.grad. Returns the tensors to start
+        on, and a token for `ends`, or None if `ends` is not to be called."""
         return tensors, None
 
     def ends(self, begun: Any) -> None:
-        """Called when the pass has ended or raised."""
+        """Called when the pass has ended or raised. begun: token from `starts`."""
 
 
 CREATES_GRAPH, MOST_CYCLES = 2, 8

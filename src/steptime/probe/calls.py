@@ -29,10 +29,10 @@ class CallObserver:
     """Callbacks for module calls. Exceptions reach the user's program, so subclasses catch their own."""
 
     def starts(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Called when a call starts. Returns a token for `ends`, or None if `ends` is not to be called."""
+        """Called when a module call starts. Returns a token for `ends`, or None if `ends` is not to be called."""
 
     def ends(self, begun: Any) -> None:
-        """Called when the call has ended or raised."""
+        """Called when the module call has ended or raised. begun: token from `starts`."""
 
 
 class _Observed(LaidTable[int, tuple[CallObserver, ...]]):

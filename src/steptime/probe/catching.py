@@ -36,8 +36,8 @@ distances more often than not, four in one case of fifty. KEPT: number of latest
 
 
 def distance(numbers: Collection[int]) -> int:
-    """Returns the period of the slow steps, in steps; 0 if the latest have none. numbers: of slow steps, latest
-    last."""
+    """Returns the period of the slow steps, in steps; 0 if the latest have none. numbers: step numbers of slow steps,
+    the latest last."""
     last = list(numbers)[-KEPT:]
     known, latest = set(last), max(last, default=0)
     chains = {apart: _chain(known, latest, apart) for each in known if (apart := latest - each) > 1}
@@ -70,8 +70,8 @@ class Occurrences:
         """number: count of the next occurrence, from 1. step: its step, 0 if unknown."""
 
     def look(self, ended: int, lead: int) -> None:
-        """Reads which step was named, or names one. ended: steps so far; lead: steps that all ranks need to read the
-        file. Names none if the recording cannot be written."""
+        """Reads which step another rank has named for profiling, or names one. ended: number of steps so far; lead:
+        number of steps that all ranks need to read the file. Names none if the recording cannot be written."""
         if self.step or self.number > self.MOST:
             return
         self.step = self._named()
@@ -85,7 +85,7 @@ class Occurrences:
             self.step = self._named()
 
     def near(self, ended: int, steps: int) -> bool:
-        """True if the named step starts within so many steps."""
+        """True if the named step starts within `steps` steps."""
         return bool(self.step) and self.step - 1 - ended <= steps
 
     def over(self) -> None:
@@ -142,7 +142,7 @@ now = time.perf_counter_ns
 
 
 class Looks:
-    """Stack samples of one thread, taken by another one: ns by path, as exact as the distance of the samples."""
+    """Stack samples of one thread, taken by another one: ns by path, as exact as the distance between samples."""
 
     def __init__(self, thread: int) -> None:
         self.count, self.last = 0, now()
@@ -203,18 +203,18 @@ def usual_step(blocks: Iterable[list[int]], signs: Container[int]) -> int:
 
 
 def ends_behind(blocks: Iterable[list[int]], closing: int, start: int) -> int:
-    """Returns how many steps ended after `start`, ns, in the journal's records. closing: head of records that end
-    one."""
+    """Returns the number of steps that ended after `start` (ns), from the journal's records. closing: head of a record
+    that ends a step."""
     heads_and_ends = ((block[place], block[place + 2]) for block in blocks for place in range(0, len(block), WORDS))
     return sum(head == closing and end > start for head, end in heads_and_ends)
 
 
 class SlowStepObserver(Follower):
-    """Thread that samples slow steps. limits: "times" the usual step or "ns" that a step must exceed, or "every": one
-    in so many steps is sampled whole. thread: identifier of the training thread.
+    """Thread that samples slow steps. limits: one of "times" (multiple of the usual step), "ns" (duration that a step
+    must exceed), "every" (one in so many steps is sampled whole). thread: identifier of the training thread.
 
-    It finds the ends of steps in the journal's newest records: most boundaries are not reported (`patches.FastPath`).
-    """
+    It finds the ends of steps in the journal's newest records: most boundaries are not reported
+    (`patches.FastPath`)."""
 
     def __init__(self, limits: dict[str, Any], thread: int, session: Any) -> None:
         self.every = int(limits.get("every") or 0)

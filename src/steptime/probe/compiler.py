@@ -27,8 +27,7 @@ not count the standard library functions that they call among the job's frames."
 def hide_from_dynamo() -> None:
     """Marks the code of all loaded modules of ours. Does nothing if torch has no way to mark code.
 
-    Works without importing torch._dynamo, which takes a second (torch 2.4 to 2.13).
-    """
+    Works without importing torch._dynamo, which takes a second (torch 2.4 to 2.13)."""
     mark = _marker()
     if mark is None:
         return

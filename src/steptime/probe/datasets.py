@@ -117,8 +117,8 @@ NUMBERS = (int, float, bool, type(None))
 
 
 def counted_length(held: Any) -> int | None:
-    """Returns the length of a dataset or sampler if that runs no user code except arithmetic on its attributes; else
-    None: a __len__ may print, count its calls or read files."""
+    """Returns the length of a dataset or sampler if no user code runs for that except arithmetic on its attributes;
+    else None, because a __len__ may print, count its calls or read files."""
     if not hasattr(type(held), "__len__") or not _only_counts(held, DEEPEST):
         return None
     try:

@@ -38,8 +38,8 @@ checks for queued calls)."""
 
 
 class Deadline:
-    """Context that calls `overdue` once in the main thread if the block lasts longer than `limit`, ns; its exceptions
-    go to `failed`. Does nothing in other threads."""
+    """Context manager that calls `overdue` once in the main thread if the block lasts longer than `limit`, ns; its
+    exceptions go to `failed`. Does nothing in other threads."""
 
     def __init__(self, limit: int, overdue: Callable[[], None], failed: Callable[[Exception], None]) -> None:
         self._limit, self._overdue, self._failed = limit, overdue, failed
@@ -69,7 +69,7 @@ class Deadline:
             _have_called()
 
     def ask(self) -> None:
-        """Calls `overdue` in the main thread; not in a backward or a compiled function, where the thread retries."""
+        """Calls `overdue` in the main thread; in a backward or a compiled function, the thread retries later."""
         self._asked = False
         if self._over or os.getpid() != self._process or not may_end():
             return
@@ -82,7 +82,7 @@ class Deadline:
 
 
 def may_end() -> bool:
-    """True where this thread is between two operators of the job's: nothing of torch's may be switched off in one."""
+    """True if this thread is between two operators of the job's, where instrumentation may be switched off."""
     return not (_is_in_backward(sys._getframe()) or in_compiled_call() or _is_in_torch())
 
 

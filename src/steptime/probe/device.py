@@ -26,8 +26,8 @@ def in_use() -> bool:
 
 
 def distinguished() -> dict[int, str]:
-    """Returns the UUID by number of each device on which this process has a context; {} before torch 2.4 and during a
-    graph capture. Initializes nothing and keeps the current device."""
+    """Returns the UUID of each device on which this process has a context, by device number; {} before torch 2.4 and
+    during a graph capture. Initializes nothing and keeps the current device."""
     if not in_use() or torch.cuda.is_current_stream_capturing():
         return {}
     has_context = getattr(torch._C, "_cuda_hasPrimaryContext", torch.cuda.memory_reserved)
@@ -37,8 +37,8 @@ def distinguished() -> dict[int, str]:
 
 
 def drained() -> None:
-    """Waits until the current device, and every other one that holds tensors, is idle. Returns at once during a graph
-    capture, which waiting would invalidate."""
+    """Waits until the current device, and every other device that holds tensors, is idle. Returns at once during a
+    graph capture, which waiting would invalidate."""
     if torch.cuda.is_current_stream_capturing():
         return
     current = torch.cuda.current_device()
@@ -48,7 +48,7 @@ def drained() -> None:
 
 
 def memory_sampler(journal: Journal) -> Callable[[bool], None]:
-    """Returns a function to call at every boundary. It samples memory at most every MEMORY_PERIOD; always if True."""
+    """Returns a function for every boundary: it samples memory, at most once per MEMORY_PERIOD; with True, always."""
     due = 0
 
     def sample(at_once: bool) -> None:
@@ -77,7 +77,7 @@ def memory_sampler(journal: Journal) -> Callable[[bool], None]:
 
 
 def statistics() -> dict[str, Any]:
-    """Returns the allocator's nested counters of the current CUDA device in one call; torch's public functions build
+    """Returns the allocator's nested counters of the current CUDA device, in one call; torch's public functions build
     all of them for each number read."""
     return dict(torch.cuda.memory_stats_as_nested_dict())
 

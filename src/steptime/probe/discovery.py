@@ -63,11 +63,11 @@ now = time.perf_counter_ns
 @dataclass
 class Found:
     """Result of the discovery. top_modules: modules with parameters, called from outside of other modules and of the
-    loader. facts: to be written, (kind, fields) each. functions: code of user functions whose lines are worth timing,
-    most expensive first. calls: of Python and C functions, as a trace with stacks would hold them; torch_calls: of
-    torch's in C. inputs: returns the model's `Inputs` by number of optimizers, or None if the first dimension may not
-    be the batch. without_gradients: calls of a module. autocast: dtype of the autocast around modules that are
-    trained, "off", or None if none was called."""
+    loader. facts: (kind, fields) of each fact to write. functions: code of user functions whose lines are worth timing,
+    most expensive first. calls: number of calls of Python and C functions, as a trace with stacks would hold them;
+    torch_calls: number of those to torch's C functions. inputs: function from the number of optimizers to the model's
+    `Inputs`, or None if the first dimension may not be the batch. without_gradients: function that returns the calls of
+    a module. autocast: dtype of the autocast around modules that are trained, "off", or None if none was called."""
 
     top_modules: list[torch.nn.Module] = field(default_factory=list)
     facts: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
@@ -103,8 +103,7 @@ class _Use:
     """Calls and inclusive time, ns, of one code object. holds: a forward, backward or update ran inside of it.
 
     The code object is held for the discovery, so that its id stays unique. wraps: a function made inside a function of
-    torch's or a package's, such as a decorator's: its caller counts as the caller of what it calls.
-    """
+    torch's or a package's, such as a decorator's: its caller counts as the caller of what it calls."""
 
     __slots__ = ("active", "calls", "code", "holds", "role", "time", "wraps")
 
@@ -129,7 +128,7 @@ class _Operator:
 
 
 class Discovery:
-    """Observer of the calling thread from `start` to `stop`, or for `most_calls`, each of which takes microseconds."""
+    """Observer of the calling thread from `start` to `stop`, or for `most_calls`, which take microseconds each."""
 
     def __init__(self, most_calls: int = sys.maxsize) -> None:
         self._uses: dict[int, _Use] = {}
@@ -155,7 +154,7 @@ class Discovery:
         self._profile = self._make()
 
     def start(self) -> bool:
-        """Starts. Returns False, and does nothing, while another profiler or tracer is on."""
+        """Starts the discovery. Returns False, and does nothing, while another profiler or tracer is on."""
         if sys.getprofile() is not None or sys.gettrace() is not None:
             return False
         self._start = now()
@@ -168,7 +167,7 @@ class Discovery:
         return True
 
     def give_up(self) -> None:
-        """Removes the profile function, anywhere in the user's program, if a top module was found: the rest can
+        """Removes the profile function, anywhere in the user's program, if a top module was found; the rest can
         wait."""
         if self._top_modules:
             self._take_away()
@@ -182,7 +181,7 @@ class Discovery:
         self._end = self._end or now()
 
     def stop(self, steps: int = 1) -> Found:
-        """Ends the discovery after so many steps."""
+        """Ends the discovery after `steps` steps, and returns its result."""
         self._take_away()
         window = self._end - self._start
         top_modules = [

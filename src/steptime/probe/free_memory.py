@@ -20,7 +20,7 @@ that is a cache and gives way, as Kubernetes counts it, too (Linux, admin-guide/
 
 
 def free_memory() -> int | None:
-    """Bytes; None where the system does not say."""
+    """Bytes of memory that this process can still get; None if the system does not report it."""
     machine, own = _number(read(MEMORY), b"MemAvailable:"), address_space()
     found = [limit - used for limit, used in groups()]
     if machine is not None:
@@ -31,8 +31,8 @@ def free_memory() -> int | None:
 
 
 def groups() -> Iterator[tuple[int, int]]:
-    """Limit and use, bytes, of each control group with a limit that the process is in. Inside of a container the paths
-    may be those of the host, which are not there: then the group at the top is the container's."""
+    """Yields (limit, use) in bytes of each control group with a limit that contains this process. Inside of a container
+    the paths may be those of the host, which do not exist there; the top group is then the container's."""
     for line in os.fsdecode(read(OWN_GROUPS)).splitlines():
         _, controllers, path = [*line.split(":", 2), "", ""][:3]
         if (known := VERSIONS.get(controllers)) is None:
@@ -46,14 +46,14 @@ def groups() -> Iterator[tuple[int, int]]:
 
 
 def address_space() -> int | None:
-    """Bytes that the process may map (`ulimit -v`); None without a limit. Not asked of the module `resource`, which a
+    """Bytes that the process may map (`ulimit -v`); None without a limit. Read without the module `resource`, which a
     job that does not import it would find imported."""
     text = next((line.split()[3] for line in read(LIMITS).splitlines() if line.startswith(ADDRESS_SPACE)), b"")
     return int(text) if text.isdigit() else None
 
 
 def read(path: str) -> bytes:
-    """A file of the system, b"" where there is none. As bytes: a codec would be imported into the job."""
+    """Content of a system file; b"" if there is none. It is bytes, because a codec would be imported into the job."""
     try:
         with open(path, "rb") as file:
             return file.read().strip()

@@ -36,7 +36,7 @@ LARGEST = float(torch.finfo(torch.float32).max)
 
 
 class GradientNorm:
-    """Sampler of the gradient norm; call `look` at step boundaries. trained: returns the trained parameters."""
+    """Sampler of the gradient norm, at step boundaries. trained: function that returns the trained parameters."""
 
     def __init__(self, recorder: Recorder, trained: Callable[[], Iterable[Any]]) -> None:
         self._recorder, self._trained = recorder, trained

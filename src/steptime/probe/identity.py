@@ -25,8 +25,8 @@ from steptime.probe.recorder import write_whole
 
 
 def memory_limit() -> int | None:
-    """Bytes of the CUDA device in use; else the process's own limit, its control groups', or the machine's memory,
-    whichever is least. Nothing is initialised by asking."""
+    """Memory that limits this process, bytes: that of the CUDA device in use; else the least of the process's own
+    limit, its control groups' and the machine's memory. Initializes nothing."""
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         return int(torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory)
     machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -90,12 +90,12 @@ def place() -> RankPlace:
 
 
 def ranks_here() -> int:
-    """Ranks on this machine: all of the job where no launcher says so, as with mp.spawn."""
+    """Number of the job's ranks on this machine: all ranks if no launcher states it, as with mp.spawn."""
     return max(1, _number(LOCAL_SIZE) or place().world_size or 1)
 
 
 def traces(here: RankPlace, wanted: Sequence[str]) -> bool:
-    """True if this rank records traces. wanted: rank numbers, "auto" for a sample of a large job, "all"."""
+    """True if this rank records traces. wanted: rank numbers as text, "auto" for a sample of a large job, "all"."""
     if here.alone or here.rank is None or not wanted or "all" in wanted or str(here.rank) in wanted:
         return True
     world = here.world_size or 1
@@ -277,7 +277,7 @@ UNKNOWN = "?"
 
 
 def tracers() -> list[dict[str, Any]]:
-    """Returns the fields of `TracerFacts` of the tools that Python calls in this thread, where none of ours is on."""
+    """Returns the fields of `TracerFacts` of the tools that Python calls in this thread, while none of ours is on."""
     tracemalloc = sys.modules.get("tracemalloc")
     traces_memory = tracemalloc is not None and tracemalloc.is_tracing()
     tools = {
@@ -346,8 +346,7 @@ def compilation_facts(after_us: int) -> tuple[list[dict[str, Any]], int]:
     """Returns `CompilationFacts` of the compilations that started after `after_us` (epoch, µs), and the start of the
     last one; none before Dynamo is loaded.
 
-    torch._dynamo.utils.get_compilation_metrics keeps the newest 64 (torch 2.4 to 2.13).
-    """
+    torch._dynamo.utils.get_compilation_metrics keeps the newest 64 (torch 2.4 to 2.13)."""
     # Another thread may be in the middle of importing it.
     metrics_of = getattr(sys.modules.get("torch._dynamo.utils"), "get_compilation_metrics", None)
     if metrics_of is None:
@@ -371,12 +370,10 @@ def compilation_facts(after_us: int) -> tuple[list[dict[str, Any]], int]:
 
 
 def graph_break_facts(seen: int) -> tuple[list[dict[str, Any]], int]:
-    """Returns `GraphBreakFacts` of the graph breaks after the first `seen` that are at a line of the user's, and the
-    new count.
+    """Returns (`GraphBreakFacts` of the graph breaks after the first `seen` at lines of the user's, new count).
 
     TorchDynamo keeps all in torch._dynamo.utils.graph_break_reasons (torch 2.4 to 2.13). The first MOST_GRAPH_BREAKS
-    are enough, even if a job never stops compiling.
-    """
+    are enough, even if a job never stops compiling."""
     known = getattr(sys.modules.get("torch._dynamo.utils"), "graph_break_reasons", ())
     found = list(known[min(seen, len(known)) : MOST_GRAPH_BREAKS])
     facts = []

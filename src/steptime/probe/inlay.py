@@ -42,7 +42,7 @@ class LaidTable(dict[K, V]):
 
 
 class Reported:
-    """Context manager that our lines put around a call. It keeps the observers that saw the start, and their tokens."""
+    """Context manager that our lines put around a call. It keeps the observers of the start, with their tokens."""
 
     __slots__ = ("_begun",)
     _begun: Any
@@ -60,11 +60,10 @@ class Reported:
 
 
 class Inlay:
-    """Lines for one function. text: the statements; quoted names in it represent `constants`, which the code then
-    holds.
+    """Lines of ours inside one function of torch's. text: the statements; quoted names in it represent `constants`,
+    which the code then holds.
 
-    Raises OSError without torch's source, and other errors if the function has an unexpected form.
-    """
+    Raises OSError without torch's source, and other errors if the function has an unexpected form."""
 
     def __init__(self, function: Any, text: str, **constants: Any) -> None:
         assert isinstance(function, FunctionType)

@@ -48,9 +48,9 @@ over recurrent cells may have either dimension first."""
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Size of one call. rows: first dimension of all its tensors. length: second dimension of its integer tensors, if
-    all are 2-D and equal. named: one of them is called `input_ids`. several: there is more than one. least: fewest
-    dimensions of its floating-point tensors; None without any. largest: shape of the tensor with most elements."""
+    """Size of a call's inputs. rows: first dimension of all its tensors. length: second dimension of its integer
+    tensors, if all are 2-D and equal. named: True if one is called `input_ids`. several: True if there are several.
+    least: fewest dimensions of its floating-point tensors, or None. largest: shape of the tensor with most elements."""
 
     rows: int
     length: int | None
@@ -103,8 +103,8 @@ class _ModelCall:
 
 @dataclass(slots=True)
 class CallWithout:
-    """Call of a module without gradients. module: its id; place: of the user's code; same: it was given a tensor that
-    the module is given with gradients, too, or no tensor that could be compared."""
+    """Call of a module without gradients. module: id of the module; place: line of the user's code; same: True if the
+    call got a tensor that the module also got with gradients, or no tensor that could be compared."""
 
     module: int
     tensors: list[weakref.ref[torch.Tensor]]
@@ -112,7 +112,7 @@ class CallWithout:
     same: bool
 
     def trained(self, module: int, given: list[torch.Tensor]) -> None:
-        """Called when a module is called with gradients."""
+        """Called when a module is called with gradients: compares its tensors with those of this call."""
         self.same = self.same or (self.module == module and _shared(self.tensors, given))
 
 
@@ -122,8 +122,9 @@ def _shared(known: Iterable[weakref.ref[torch.Tensor]], given: list[torch.Tensor
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """Common shape of the calls in the examined steps. module: returns the module whose calls count. rows, tokens: per
-    call; tokens is None if the model reads none. dimensions: of the largest tensor; elements: of it, mean per call."""
+    """Common shape of the calls in the examined steps. module: function that returns the module whose calls count.
+    rows, tokens: number per call; tokens is None if the model reads none. dimensions: number of the largest tensor's
+    dimensions; elements: mean number in it per call."""
 
     module: Callable[[], torch.nn.Module | None]
     name: str
@@ -135,7 +136,7 @@ class Inputs:
 
 @dataclass
 class InputObserver:
-    """Observer of the training thread's calls, backwards and updates during discovery. spoilt: no result is
+    """Observer of the training thread's calls, backwards and updates during discovery. spoilt: True if no result is
     reliable."""
 
     spoilt: bool = False
@@ -157,7 +158,7 @@ class InputObserver:
         named: Mapping[str, Any],
         place: tuple[str, int, str] | None = None,
     ) -> None:
-        """Called when the user calls a module with parameters, at that place."""
+        """Called when the user calls a module with parameters. place: line of the call."""
         given = [each for _, each in _given(arguments, named) if isinstance(each, torch.Tensor)]
         self._compare(id(module), given, place)
         if self.spoilt or self.in_backward or not torch.is_grad_enabled():
@@ -184,7 +185,7 @@ class InputObserver:
             self._without.append(CallWithout(module, list(map(weakref.ref, given)), place, same))
 
     def without_gradients(self, module: torch.nn.Module) -> tuple[CallWithout, ...]:
-        """Calls of it without gradients."""
+        """Returns the calls of a module without gradients."""
         return tuple(call for call in self._without if call.module == id(module))
 
     def returned(self, result: Any) -> None:
@@ -305,8 +306,9 @@ class InputCheck:
 
 
 class RowsWithout:
-    """Rows of a model's calls without gradients. report: called once with the number of rows that most of LOOKS calls
-    have, and the elements of such a row as a multiple of a training row's. It is not called if the numbers differ."""
+    """Observer of the batch size in a model's calls without gradients. report: function called once with the number of
+    rows that most of LOOKS calls have, and the elements of such a row as a multiple of a training row's. It is not
+    called if the numbers differ."""
 
     def __init__(self, inputs: Inputs, report: Callable[[int, float], None]) -> None:
         self._inputs, self._report = inputs, report

@@ -74,7 +74,7 @@ class ItemLook:
 
 
 def random_states() -> tuple[Any, ...]:
-    """Returns the states of the shared generators: Python's, torch's on the CPU, and numpy's if it is loaded."""
+    """Returns the states of the shared random generators: Python's, torch's on the CPU, and numpy's if it is loaded."""
     with torch._C.DisableTorchFunction():
         state = torch.default_generator.get_state()
         numbers = bytes_at(state.data_ptr(), state.numel())

@@ -104,9 +104,9 @@ class _Work:
 
 
 class WorkObserver:
-    """Observer of the lines of some functions. names: those that each function binds, and reads, by its lines,
-    attributes with a leading dot. fingerprint: of a result, None for what has none. single: arrays of single precision
-    were given, too."""
+    """Observer of what the lines of some functions read, call and make. names: for each function, the names that its
+    lines bind and read, attributes with a leading dot. fingerprint: function that returns the hash of a result, None
+    for what has none. single: True if arrays of single precision were made, too."""
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ class WorkObserver:
         self._reached: dict[CodeType, set[str]] = {}
 
     def reached(self, code: CodeType, line: int) -> None:
-        """A line runs: what it binds is made again."""
+        """Called when a line runs: the values that it binds are made again."""
         bound, read = self._bound[code].get(line, ((), ()))
         self._reached.setdefault(code, set()).update(bound)
         self._consumed.pop(code, None)
@@ -134,8 +134,8 @@ class WorkObserver:
                 each.clear()  # what one of several variables is read of is used
 
     def rebound(self, frame: FrameType, line: int, names: Iterable[str], took: int) -> None:
-        """A line of a generator has bound variables: what they held before, and nobody read, was made for nothing, as
-        was what only made that."""
+        """Called when a line of a generator has bound variables. What they held before, if nobody read it, was made for
+        nothing, as was what only made that."""
         code = frame.f_code
         unread = self._unread.setdefault(code, {})
         work = self._work(frame, line)
@@ -150,14 +150,14 @@ class WorkObserver:
             unread.update((name, costs) for name in names if name in code.co_varnames)
 
     def yielded(self, frame: FrameType, line: int, took: int) -> None:
-        """A generator has given a row after so many ns, to a loader or to what drops some on their way there."""
+        """Called when a generator has yielded a row after `took` ns, to a loader or to a filter before it."""
         if frame.f_back is not None and frame.f_back.f_code.co_filename.endswith(FETCHES):
             work = self._work(frame, line)
             work.made += 1
             work.taken += took
 
     def collated(self, frame: FrameType, result: Any) -> None:
-        """A function that a loader calls has given something: how many of its items are rows of that?"""
+        """Called when a function that a loader calls has returned: counts the items that are rows of its result."""
         if frame.f_back is not None and frame.f_back.f_code.co_filename.endswith(FETCHES):
             items: Any = sites.variables(frame.f_back).get("data")
             known = self._lines.get((frame.f_code, frame.f_code.co_firstlineno))
@@ -167,7 +167,7 @@ class WorkObserver:
                 work.items, work.rows = work.items + len(items), work.rows + rows
 
     def evaluated(self, frame: FrameType, line: int, took: int, given: Iterable[Any], *, ran: bool) -> None:
-        """A line has given these results, in so many ns. ran: its function had started before the observer."""
+        """Called when a line has made the results `given` in `took` ns. ran: True if its function ran before."""
         work = self._work(frame, line)
         work.seen += 1
         work.spent += took
@@ -220,12 +220,12 @@ class WorkObserver:
         return read not in dict(self._read(caller, caller.f_lineno, ran)).values()  # an argument: as its caller has it
 
     def inside(self, caller: CodeType, line: int, took: int) -> None:
-        """A watched function that a line calls has taken so many ns: what is handed on to it is not the line's own."""
+        """Called when a watched function has taken `took` ns of a line: what is passed to it is not the line's own."""
         if (caller, line) in self._lines:
             self._lines[caller, line].inside += took
 
     def is_outside(self, code: CodeType) -> bool:
-        """True for a function of an installed package or of Python's standard library; torch's functions (but for
+        """True for a function of an installed package or of Python's standard library; torch's functions (except
         FILES_OF_TORCH) and ours do not count."""
         known = self._outside.get(code)
         if known is None:
@@ -235,7 +235,7 @@ class WorkObserver:
         return known
 
     def called(self, frame: FrameType, line: int, caller: FrameType, result: Any, took: int, *, later: bool) -> None:
-        """A function has given a result to a line, in so many ns. later: after the first step."""
+        """Called when a function has returned `result` to a line, after `took` ns. later: True after the first step."""
         calls = self._work(caller, line).calls
         if frame.f_code not in calls and len(calls) >= MOST_CALLS:
             return
@@ -255,7 +255,7 @@ class WorkObserver:
             call.results.add(found)
 
     def facts(self, steps: int) -> list[dict[str, Any]]:
-        """The lines, for `RepeatFacts`."""
+        """Returns the fields of `LineWork` for each line, for `RepeatFacts`. steps: number of examined steps."""
         longest = sorted(self._lines.items(), key=lambda each: -each[1].spent)
         for _, work in longest:
             work.read = work.read if work.inside <= OWN * work.spent else None
@@ -286,7 +286,7 @@ class WorkObserver:
         ]  # fmt: skip
 
     def repeated(self, steps: int, left_out: Iterable[_Key]) -> Iterator[dict[str, Any]]:
-        """Calls that gave again what had been there, for `RepeatFacts`, without those of some lines."""
+        """Yields the calls with a repeated result, as of `RepeatedLine`, without those at lines `left_out`."""
         left, later = set(left_out), max(1, steps - 1)
         for key, work in self._lines.items():
             for call in work.calls.values() if key not in left else ():
@@ -316,7 +316,7 @@ def _whole(value: Any) -> tuple[int, str, int] | None:
 
 
 def one_hot(value: Any) -> tuple[int, ...]:
-    """Shape of a tensor in main memory whose vectors along the last dimension have a single one each; () for others."""
+    """Shape of a tensor in main memory whose last dimension's vectors have a single one each; () for other values."""
     if not readable(value) or value.dtype not in ONE or value.ndim < 2:
         return ()
     shape, length = tuple(value.shape), value.shape[-1] * value.element_size()

@@ -51,15 +51,14 @@ class LoopFrame:
     """Finder of the frame that runs the training loop: the innermost one alive at two boundaries.
 
     `code`: its code object, None until `look` has found it. A mark costs nothing while no tracer is on; while one is,
-    nothing is marked.
-    """
+    nothing is marked."""
 
     def __init__(self) -> None:
         self.code: CodeType | None = None
         self._mark = _Mark()
 
     def mark(self, frame: FrameType | None) -> None:
-        """Marks all frames from here outwards, at a boundary."""
+        """Marks this frame and all frames outwards from it, at a boundary."""
         if sys.gettrace() is not None:
             return
         for each in sites.frames_of(frame, sites.LIBRARY):
@@ -86,8 +85,7 @@ class _Open:
 class LineClock:
     """Records (identity, start ns, end ns, calls) of executed lines, from the events of traced functions.
 
-    A line that calls a traced function goes on meanwhile, so its record encloses the function's.
-    """
+    A line that calls a traced function goes on meanwhile, so its record encloses the function's."""
 
     def __init__(self, bases: dict[int, int], loop: CodeType | None) -> None:
         self.records: list[tuple[int, int, int, int]] = []
@@ -100,7 +98,7 @@ class LineClock:
         self._calls: dict[int, int] = {}
 
     def enter(self, code: CodeType, line: int = 0) -> None:
-        """Called when a traced function starts or a generator resumes; with `line`, it already runs at that line."""
+        """Called when a traced function starts or a generator resumes. line: where it already runs, 0 at its start."""
         self._stack.append(_Open(code, self._bases[id(code)] + line if line else 0, now()))
 
     def at(self, code: CodeType, line: int) -> None:
@@ -156,7 +154,7 @@ class LineClock:
             self._dropped_identities.append(range(first, first + _span(code)))
 
     def kept(self) -> list[tuple[int, int, int, int]]:
-        """Returns the records without those of dropped functions, whose time counts for the calling lines."""
+        """Returns the records, without those of dropped functions, whose time counts for the calling lines."""
         dropped = self._dropped_identities
         return [record for record in self.records if not any(record[0] in each for each in dropped)]
 
@@ -328,8 +326,7 @@ class LineTimeline:
 
     `append(kind, flags, identity, start, end)` appends a record; its flags are the untimed calls in it, at most
     MOST_REPORTED. `fact(kind, **fields)` writes `CodeFacts` and `LineCostFacts`, `note(text)` a sentence. Records are
-    written at `stop`, because appending costs more than the lines take.
-    """
+    written at `stop`, because appending costs more than the lines take."""
 
     _next_base = 1
 
@@ -344,7 +341,7 @@ class LineTimeline:
         """True if the loop ran too many lines to be timed one by one."""
 
     def start(self, loop: CodeType | None, functions: Iterable[CodeType], frame: FrameType | None) -> bool:
-        """Starts with `frame` at a boundary; False if there is nothing to time or another tracer is on."""
+        """Starts with `frame` at a boundary; returns False if there is nothing to time or another tracer is on."""
         codes = {id(code): code for code in (*functions, *((loop,) if loop else ())) if _traceable(code)}
         if not codes:
             return False
@@ -378,8 +375,7 @@ class LineTimeline:
         """Ends the timeline anywhere in the user's program; keeps the records so far.
 
         The trace function lives on until `stop`: the interpreter may be about to call it, and has no reference of its
-        own if a garbage collection comes first (Python 3.11, `call_trace` in Python/ceval.c).
-        """
+        own if a garbage collection comes first (Python 3.11, `call_trace` in Python/ceval.c)."""
         if self._clock is not None:
             self._clock.close()  # what runs from here on is no line's that was open
         if self._backend is not None:

@@ -64,7 +64,7 @@ _at_collate: dict[int, int] = {}
 
 
 def fetch_starts(thread: int, start: int) -> None:
-    """Called before the clock is read. Starts a sample if one is due; forgets a batch that an error ended."""
+    """Called before a batch is read. Starts a sample if one is due; forgets a batch that an error ended."""
     if _at_fetch:
         _at_fetch.pop(thread, None)
         _at_collate.pop(thread, None)
@@ -79,7 +79,7 @@ def collate_starts(thread: int) -> None:
 
 
 def busy_shares(thread: int, fetch: int, collate: int, end: int) -> tuple[int, int]:
-    """Returns the flags of a batch's FETCH and COLLATE, right after its end; 0 without a sample."""
+    """Returns the flags of a batch's FETCH and COLLATE, right after the batch's end; 0 without a sample."""
     if thread not in _at_collate:
         return 0, 0
     first, second = _at_fetch.pop(thread), _at_collate.pop(thread)
@@ -151,7 +151,7 @@ FUNCTIONS = (FunctionType, MethodType)
 
 
 def code_of(collate: Any) -> Iterator[CodeType]:
-    """Code of the user's function that collates, if there is one."""
+    """Yields the code of the user's function that collates, if there is one."""
     function = collate.func if type(collate) is partial else collate
     own = (each.__dict__.get("__call__") for each in type(function).__mro__)
     code = getattr(function if type(function) in FUNCTIONS else next(filter(None, own), None), "__code__", None)
@@ -170,7 +170,7 @@ class _WorkerLines:
         self._stage = self._run()
 
     def goes_on(self, collate: Any = None) -> None:
-        """A batch is requested, with the function that collates it, or made."""
+        """Called when a batch is requested (collate: the function that collates it), and when it was made."""
         self._collate = collate or self._collate
         self.over = self.over or next(self._stage, self) is self
 
@@ -356,11 +356,10 @@ class _Collate:
 
 
 def install(recording: str, append: Callable[[int, int, int, int, int], None], number_of: Callable[[Any], int]) -> None:
-    """Installs the descriptors, once per process.
+    """Installs the descriptors that time DataLoaders, once per process.
 
     `append(kind, flags, identity, start, end)` writes into the journal. `number_of(iterator)` returns the number of an
-    iterator that starts, also again. Raises AttributeError or KeyError if torch's layout is unknown.
-    """
+    iterator that starts, also again. Raises AttributeError or KeyError if torch's layout is unknown."""
     _LoaderState.recording, _LoaderState.append, _LoaderState.number_of = recording, append, number_of
     for fetcher in (torch_fetch._MapDatasetFetcher, torch_fetch._IterableDatasetFetcher):
         _LoaderState.fetches[fetcher] = _Fetch(fetcher.__dict__["fetch"], _become_worker)
@@ -371,7 +370,7 @@ def install(recording: str, append: Callable[[int, int, int, int, int], None], n
 
 
 def record_into(recording: str) -> None:
-    """Sets the recording of workers started from now on."""
+    """Sets the folder into which workers record that are started from now on."""
     _LoaderState.recording = recording
     distinguish(True)
 
@@ -487,7 +486,7 @@ def next_ended(number: int, start: int, end: int) -> dict[str, Any] | None:
 
 
 def ready(iterator: Any) -> int | None:
-    """Returns the batches that wait in the queue; None without workers or if the queue has no size. Takes no lock."""
+    """Returns the number of batches in the queue; None without workers or if the queue has no size. Takes no lock."""
     waiting = getattr(iterator, "_data_queue", None)
     if waiting is None:
         return None

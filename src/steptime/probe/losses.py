@@ -21,18 +21,18 @@ REDUCES = ("Mean", "Sum", "NllLoss", "MseLoss", "L1Loss", "SmoothL1", "Huber", "
 
 
 class LossListener(Protocol):
-    """Receivers. recorder: takes the fact; failed: gets an error."""
+    """Receiver of the results of a LossObserver. recorder: takes the fact; failed: gets an error."""
 
     recorder: Recorder
 
     def failed(self, error: Exception) -> None:
-        """Something of ours has raised."""
+        """Called when our code has raised an error."""
 
 
 class LossObserver(BackwardObserver):
-    """Records once whether the losses are divided or multiplied by something, and stops looking. It reads the names of
-    autograd's nodes: no value, so that nothing waits for a device. Passes that several lines start are of several
-    losses, not of micro-batches: then nothing is recorded."""
+    """Observer that records once whether the losses are divided or multiplied by something, and then stops. It reads
+    the names of autograd's nodes and no value, so that nothing waits for a device. Passes that several lines start are
+    of several losses, not of micro-batches: then nothing is recorded."""
 
     def __init__(self, listener: LossListener) -> None:
         self._listener, self._left = listener, LOOKS
@@ -45,7 +45,7 @@ class LossObserver(BackwardObserver):
         backwards.unobserve(self)
 
     def starts(self, tensors: Any, partial: bool) -> tuple[Any, Any]:
-        """Keeps the graph of a scalar until its pass has ended: the first one opens the recording."""
+        """Keeps the graph of a scalar until its pass has ended. The first such pass opens the recording."""
         try:
             alone = not partial and len(tensors) == 1 and tensors[0].numel() == 1
             return tensors, (tensors[0].grad_fn, sites.user_frame(sys._getframe(2))) if alone else None

@@ -19,7 +19,7 @@ bytes_at = ctypes.string_at
 
 
 def readable(tensor: Any) -> bool:
-    """True for a tensor whose elements all lie in main memory; False behind a transform (vmap, grad), too."""
+    """True if all elements of a tensor lie in main memory; False for a tensor inside a transform (vmap, grad), too."""
     if type(tensor) not in NATIVE or tensor.device.type != "cpu" or tensor.layout is not torch.strided:
         return False
     try:
@@ -31,7 +31,7 @@ def readable(tensor: Any) -> bool:
 
 
 def span(tensor: Any) -> int:
-    """Number of elements from the first to the last in memory, gaps included."""
+    """Number of elements from the tensor's first to its last in memory, gaps included."""
     if not tensor.numel():
         return 0
     return 1 + sum((int(size) - 1) * int(apart) for size, apart in zip(tensor.shape, tensor.stride(), strict=True))

@@ -32,7 +32,7 @@ def bar_is_open() -> bool:
 
 
 class BarMark:
-    """Tells the launcher by a file whether a bar is open, since the launcher prints lines between those of the bar."""
+    """File that shows the launcher, which prints lines between those of a progress bar, whether one is open."""
 
     def __init__(self) -> None:
         self._known = False
@@ -66,7 +66,7 @@ class BarMark:
 
 
 def switched_off(reason: str) -> None:
-    """Writes one line: the probe is off. The job may have closed or replaced standard error."""
+    """Writes one line to standard error: the probe is off. The job may have closed or replaced standard error."""
     say(f"switched off: {reason}; the job goes on")
 
 

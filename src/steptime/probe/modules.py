@@ -35,7 +35,7 @@ def named_modules(top_modules: Iterable[torch.nn.Module]) -> Iterator[tuple[str,
 
 
 def named_parameters(top_module: torch.nn.Module) -> Iterator[tuple[str, Any]]:
-    """Yields the parameters of a tree with torch's names ("layer1.0.weight"), read from its tables, too."""
+    """Yields the parameters of a top module with torch's names ("layer1.0.weight"), read from nn.Module's tables."""
     for path, module in _tree("", top_module):
         scripted = isinstance(module, torch.jit.ScriptModule)
         own = module.named_parameters() if scripted else module.__dict__.get("_parameters", {}).items()
@@ -70,8 +70,8 @@ def module_facts(named: Iterable[tuple[str, torch.nn.Module]]) -> list[list[Any]
 
 
 def without_update(named: Iterable[tuple[str, torch.nn.Module]], optimizers: Iterable[Any]) -> list[list[Any]]:
-    """Returns path and elements of the modules' own parameters that have a gradient but are in no optimizer. Empty if
-    the optimizers hold mostly other parameters (float32 copies, flat ones, none of torch's optimizers): that proves
+    """Returns (path, elements) of modules whose own parameters have a gradient but are in no optimizer. Empty if the
+    optimizers hold mostly other parameters (float32 copies, flat ones, none of torch's optimizers): that proves
     nothing."""
     updated = {id(each): each for optimizer in optimizers for each in updated_by(optimizer)}
     owned, found = set[int](), []
@@ -93,7 +93,7 @@ def _has_gradient(parameter: Any) -> bool:
 
 
 class ModuleRanges(calls.CallObserver):
-    """Ranges of one window. `end` closes the open ones, because the profiler frees its events when it stops."""
+    """Ranges around module calls in a window. `end` closes open ones, because the profiler then frees its events."""
 
     def __init__(self, named: Iterable[tuple[str, torch.nn.Module]]) -> None:
         self._names = {

@@ -26,7 +26,7 @@ unasked = torch._C.DisableTorchFunction
 
 @contextlib.contextmanager
 def unseen() -> Iterator[None]:
-    """Context in which our operators on tensors reach no mode of the job's, neither of functions nor of dispatch."""
+    """Context manager in which our operators on tensors reach no mode of the job's, of functions or of dispatch."""
     with unasked():
         if not torch._C._len_torch_dispatch_stack():
             yield
@@ -53,7 +53,7 @@ def tensors_in(value: Any) -> Iterator[Any]:
 
 
 def attributes(owner: Any) -> list[tuple[Any, Any]]:
-    """Returns what an object keeps in its dictionary; [] where a class of the user's would run code to give it."""
+    """Returns (name, value) of an object's dictionary; [] if a class of the user's would run code to give it."""
     mro = type(owner).__mro__
     descriptor = next((kind.__dict__["__dict__"] for kind in mro if "__dict__" in kind.__dict__), None)
     if type(descriptor) is not GetSetDescriptorType:
@@ -66,8 +66,8 @@ ENTRIES: Any = vars(ModuleType)["__dict__"]
 
 
 def files_of_modules() -> list[str]:
-    """Returns the files of the imported modules. A lazy one (importlib.util.LazyLoader) would be imported by any other
-    look at it."""
+    """Returns the files of the imported modules, without importing a lazy one (importlib.util.LazyLoader), as any other
+    access would do."""
     modules = [each for each in list(sys.modules.values()) if issubclass(type(each), ModuleType)]
     files = (ENTRIES.__get__(each).get("__file__") for each in modules)
     return [file for file in files if type(file) is str]
@@ -140,8 +140,7 @@ class Gone:
     """Weak references to the user's objects, and a list of those whose object has died.
 
     The callback of a dead object is C from end to end. A signal handler that runs in a Python callback of the garbage
-    collector would raise where Python can only print and drop the exception.
-    """
+    collector would raise where Python can only print and drop the exception."""
 
     def __init__(self) -> None:
         self._gone: list[weakref.KeyedRef[int, Any]] = []
@@ -162,7 +161,7 @@ class Gone:
 
 
 class SideTable(Generic[T]):
-    """Table with a value per object of the user's, by id, while the object lives. The objects stay unchanged."""
+    """Table of values for the user's objects, by id, each kept while its object lives. The objects stay unchanged."""
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[weakref.ref[Any], T]] = {}
@@ -183,14 +182,14 @@ class SideTable(Generic[T]):
         return found[1] if found is not None and found[0]() is owner else None
 
     def take(self, owner: Any) -> T | None:
-        """Returns and removes the value."""
+        """Removes and returns the value of an object; None if it has none."""
         value = self.of(owner)
         self._known.pop(id(owner), None)
         return value
 
 
 class Owners:
-    """Objects of the user's, held weakly. Calls `changed` for each new one."""
+    """Objects of the user's, held weakly. changed: function called for each new one."""
 
     def __init__(self, changed: Callable[[], None]) -> None:
         self._changed = changed
@@ -219,7 +218,8 @@ class Owners:
 
 
 class ConstructionObserver:
-    """Descriptor that calls `made` for every new optimizer and returns the original method: no frame of ours."""
+    """Descriptor in place of an optimizer's constructor: calls `made` for every new optimizer and returns the original
+    method, so that no frame of ours is on the stack."""
 
     def __init__(self, made: Callable[[Any], None]) -> None:
         self._original = torch.optim.Optimizer.__dict__["_patch_step_function"]
@@ -261,8 +261,8 @@ class ObjectNumbers:
         return self._last, True
 
     def in_place(self, owner: Any, site: Any) -> tuple[int, int]:
-        """(number, how many had it) of an object that was made at a place: the number of the one before it from there,
-        if that is gone."""
+        """Returns (number, count of objects that had it) for an object made at a place. It gets the number of the
+        previous object from that place, if that one is gone."""
         number, _ = self.of(owner)
         before, reference, made = self._latest.get(site, (0, None, 0))
         if reference is not None and reference() is None:

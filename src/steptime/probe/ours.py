@@ -20,13 +20,13 @@ HERE = os.path.join(os.path.dirname(__file__), "")
 
 
 def pass_on(error: BaseException) -> None:
-    """Raises the error again if a signal handler raised it."""
+    """Raises the error again if a signal handler of the job's raised it."""
     if handler_of(error):
         raise error
 
 
 class suppressed(contextlib.suppress):
-    """Context that suppresses errors of these types, but not those that a handler of the job's raised."""
+    """Context manager that suppresses errors of these types, but not those that a handler of the job's raised."""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -26,7 +26,7 @@ SECOND = "BackwardBackward"
 
 
 class PassSites(Follower):
-    """Observer of the training thread's passes. Each line is reported once, as `PassSiteFacts`."""
+    """Observer of the thread's backward passes, by the line that starts them; reports each once, as `PassSiteFacts`."""
 
     def __init__(self, report: Callable[..., None]) -> None:
         self._passes, self._report = 0, report
@@ -34,7 +34,7 @@ class PassSites(Follower):
         self._known: set[tuple[str, int, str]] = set()
 
     def starts(self, tensors: Iterable[Any], start: int, outermost: bool = True) -> None:
-        """A pass starts, at `start` ns. outermost: it is in no other one."""
+        """Called when a pass starts, at `start` ns. outermost: True if it is in no other pass."""
         self._passes += outermost
         if not outermost or not MANY <= self._passes < MANY + LOOKED:
             return
@@ -55,7 +55,7 @@ class PassSites(Follower):
 
 def bottom(tensors: Iterable[Any]) -> int:
     """Sequence number of the node at one end of a graph, which identifies passes through the same nodes; -1 without
-    one, and for a pass that may depend on the one before."""
+    such a node, and for a pass that may depend on the one before."""
     node = next((found for each in tensors if (found := NODE.__get__(each)) is not None), None)
     for number in range(DEEPEST):
         name = type(node).__name__
@@ -71,13 +71,13 @@ def bottom(tensors: Iterable[Any]) -> int:
 
 
 def top(tensors: Iterable[Any]) -> tuple[int, int]:
-    """(sequence number, place among its results) of the node that a pass starts at; (-1, -1) without one."""
+    """(sequence number, index of the result) of the node that a pass starts at; (-1, -1) without a node."""
     found = ((node, OUTPUT.__get__(each)) for each in tensors if (node := NODE.__get__(each)) is not None)
     return next(((int(node._sequence_nr()), int(place)) for node, place in found), (-1, -1))
 
 
 def leaves(tensors: Iterable[Any]) -> list[Any]:
-    """Tensors that a pass computes gradients of, as far as the first nodes of its graph lead to them."""
+    """Tensors whose gradients a pass computes, as far as the first nodes of its graph lead to them."""
     with unasked():
         nodes = [found for each in tensors if (found := NODE.__get__(each)) is not None]
     found, known, at = list[Any](), set(map(id, nodes)), 0

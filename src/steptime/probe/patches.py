@@ -55,7 +55,7 @@ class FastPath:
         self.trainer, self.thread = trainer, self.threads[trainer] << 16
 
     def keep(self, head: int, start: int, end: int) -> None:
-        """Appends a record of the current thread. head: without the thread."""
+        """Appends a record of the current thread to the journal. head: head of the record, without the thread."""
         self.records += head | self.threads[get_ident()] << 16, start, end
 
 
@@ -71,10 +71,10 @@ class Listener(Protocol):
         owner's number."""
 
     def range_ends(self, kind: int, number: int, start: int, end: int, failed: bool) -> None:
-        """Called when the range has ended, outside of torch's own record."""
+        """Called when the range has ended, outside of torch's own record. failed: True if the call raised an error."""
 
     def only(self, kind: int, owner: Any) -> bool:
-        """True if nobody else can open a range of this name, until `RangePatch.forget` is called."""
+        """True if no other owner can open a range of this name, until `RangePatch.forget` is called."""
 
     def failed(self, error: Exception) -> None:
         """Called when our code has raised: ends the instrumentation. Raises nothing itself."""
@@ -344,7 +344,7 @@ class NewModelObserver(CallObserver):
         self._known |= {id(module): weakref.ref(module) for module in modules_of(top_module)}
 
     def install(self, top_modules: Sequence[TopModuleTimer]) -> None:
-        """Starts the search for modules outside of these. Does nothing without any: discovery is still to come."""
+        """Starts the search for modules outside of `top_modules`. Without any, discovery is still to come."""
         if not 0 < len(top_modules) < self.MOST_MODELS:
             return
         for top_module in top_modules:

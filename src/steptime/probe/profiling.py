@@ -112,15 +112,15 @@ the usual step and the shortest of the window. The shapes of its tensors take me
 
 
 def installed() -> list[str]:
-    """Paths of the imported packages, of folders or files."""
+    """Paths (folders or files) of the imported packages."""
     found = map(INSTALLED.match, files_of_modules())
     return sorted({each[1] for each in found if each})
 
 
 @contextlib.contextmanager
 def plain_name(folder: str) -> Iterator[str]:
-    """Yields a name of the folder that Kineto can take. It needs UTF-8, takes `://` for a protocol, and copies the name
-    into the trace, where a quotation mark, a backslash or a line break makes invalid JSON."""
+    """Context manager with a name of the folder that Kineto can take. Kineto needs UTF-8, takes `://` for a protocol,
+    and copies the name into the trace, where a quotation mark, a backslash or a line break makes invalid JSON."""
     plain = folder.isascii() and folder.isprintable() and not any(each in folder for each in ('"', "\\", "://"))
     if plain or not os.path.isdir("/proc/self/fd"):
         yield folder
@@ -141,7 +141,7 @@ def notify_kineto(detach: bool) -> None:
 
 
 def comes_back() -> bool:
-    """True if the tracer can be attached again in a job with CUDA graphs. Before CUDA 12.6 the job may then crash
+    """True if CUDA's tracer can be attached again in a job with CUDA graphs. Before CUDA 12.6 the job may then crash
     (torch.profiler.profiler says so where it keeps the tracer itself)."""
     version = re.match(r"(\d+)\.(\d+)", torch.version.cuda or "")
     return version is not None and (int(version[1]), int(version[2])) >= (12, 6)
@@ -149,7 +149,7 @@ def comes_back() -> bool:
 
 @contextlib.contextmanager
 def kineto_silenced() -> Iterator[None]:
-    """Hides the lines that Kineto (torch 2.13) writes on stderr when our profile starts and stops, by its severity
+    """Context manager that hides Kineto's lines (torch 2.13) on stderr when our profile starts and stops, by severity
     level. The job's own profiler keeps its lines. A level that Kineto sets meanwhile, at its first profile, stays."""
     level = _KinetoState.level()
     before = level.value
@@ -186,12 +186,11 @@ def _library() -> ctypes.CDLL:
 
 
 def start_in_silence(profile: Any) -> None:
-    """Starts a profiler of torch's.
+    """Starts a profiler of torch's without its warning.
 
     Up to torch 2.12 the first one of a process warns on the user's stderr that it drops events between cycles; later
     ones of the job's then do not. With acc_events it does not warn. So acc_events is on during the start only: at the
-    end it would make a Python object of every event.
-    """
+    end it would make a Python object of every event."""
     before = _threads()
     profile.acc_events = True
     with kineto_silenced():  # of a profile without a schedule these two are its `start`
@@ -203,9 +202,9 @@ def start_in_silence(profile: Any) -> None:
 
 
 def end_config_thread(new: set[str]) -> None:
-    """Ends the thread that Kineto's first profile starts, to look for orders from outside. A forked child inherits the
-    condition that it waits on, and would wait for it without end where it leaves by `exit` (~ConfigLoader). It stays
-    where the user gives Kineto such orders, or torch has another layout. new: threads since before the profile."""
+    """Ends the thread that Kineto's first profile starts, to wait for orders from outside. A forked child inherits the
+    condition that it waits on, and would wait for it without end if it leaves by `exit` (~ConfigLoader). The thread
+    stays if the user gives Kineto such orders, or torch has another layout. new: threads since before the profile."""
     if not new or "KINETO_USE_DAEMON" in os.environ or "KINETO_CONFIG" in os.environ:
         return
     for _ in range(CONFIG_LOOKS):
@@ -216,8 +215,8 @@ def end_config_thread(new: set[str]) -> None:
 
 
 def stop_config_thread() -> None:
-    """Wakes the thread and returns when it has ended. It checks this only after each of its waits of five seconds. If
-    it is about to start one, as on a busy machine, the caller waits as long."""
+    """Wakes Kineto's thread and returns when it has ended. The thread checks for this only after each of its waits of
+    five seconds. If it is about to start one, as on a busy machine, the caller waits as long."""
     with suppressed(OSError, AttributeError):
         library = _library()
         instance, stop = (f"_ZN9libkineto12ConfigLoader{name}Ev" for name in CONFIG_LOADER)
@@ -253,8 +252,8 @@ def put_back(profile: Any) -> None:
 
 
 def only_exported() -> Any:
-    """Returns a configuration with which torch (2.13 and later) makes no Python objects of exported events, half of the
-    time to end a large window; None if torch has none."""
+    """Returns a configuration with which torch (2.13 and later) makes no Python objects of exported events, which takes
+    half of the time to end a large window; None if torch has none."""
     try:
         return torch._C._profiler._ExperimentalConfig(trace_only=True)
     except TypeError:
@@ -262,8 +261,8 @@ def only_exported() -> Any:
 
 
 def let_go(profile: Any) -> None:
-    """Frees the events now, some hundred bytes each. A profiler of torch's refers to itself, so they would stay until
-    the next full garbage collection."""
+    """Frees the profiler's events now, some hundred bytes each. A profiler of torch's refers to itself, so they would
+    stay until the next full garbage collection."""
     profile.action_map = {}
     if profile.profiler is not None:
         profile.profiler.kineto_results = None
@@ -300,13 +299,13 @@ _INLAYS = (
 
 
 def observe_profilers() -> None:
-    """Takes notice of the job's own profilers, from now on."""
+    """Tracks, from now on, when the job's own profilers run."""
     for inlay in _INLAYS:
         inlay.install()
 
 
 class ProfilerWindow:
-    """One recording of torch.profiler from `start` to `stop`. Both block the user's thread, and record for how long."""
+    """One recording of torch.profiler from `start` to `stop`. Both block the user's thread, and record how long."""
 
     def __init__(
         self,
@@ -343,7 +342,7 @@ class ProfilerWindow:
         return self._profile is not None
 
     def obstacle(self) -> str:
-        """Returns why torch's profiler must not start now, or ""."""
+        """Reason why torch's profiler must not start now; "" if it may."""
         if torch.autograd._profiler_enabled() or any(each() is not None for each in list(_prepared.values())):
             return "another profiler was recording"
         if threading.current_thread() is not threading.main_thread():
@@ -397,7 +396,7 @@ class ProfilerWindow:
         self.opened = self._boundary = now()
 
     def spoils(self, usual: int) -> bool:
-        """True if the profiler spoilt the step that ends now. usual: ns of a step without it."""
+        """True if the profiler made the step that ends now too long. usual: duration of a step without it, ns."""
         end = now()
         took, self._boundary = end - self._boundary, end
         self._shortest = min(self._shortest or took, took)
@@ -453,7 +452,7 @@ class ProfilerWindow:
             self.abandon()
 
     def events(self) -> list[Any]:
-        """Ends the recording without a trace; returns its events, none where it may not end here."""
+        """Ends the recording without a trace, and returns its events; [] if it may not end here."""
         found: list[Any] = []
         if self._profile is not None and may_end():
             end = now()
@@ -472,7 +471,7 @@ class ProfilerWindow:
         self._record_cost(end)
 
     def abandon(self) -> None:
-        """Ends the recording without a trace (the job changes its ways in the middle of it), as soon as it may."""
+        """Ends the recording without a trace as soon as possible, because the job changed its ways during it."""
         if self._profile is not None and not may_end():
             Deadline(0, self.abandon, lambda error: None).__enter__()
         elif self._profile is not None:

@@ -59,8 +59,7 @@ class RangePatch:
     compiles, from their source.
 
     If a name has only one possible owner, a table keeps the head of its records (see journal.head) until `forget`. Such
-    a range is recorded without a look at the frame that opened it.
-    """
+    a range is recorded without a look at the frame that opened it."""
 
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
@@ -89,7 +88,7 @@ class RangePatch:
         self._short.clear()
 
     def again(self) -> None:
-        """Forgets short zero_grads, which are timed again, and all names if the table is full."""
+        """Forgets which zero_grads are short, so that they are timed again, and all names if the table is full."""
         if len(self._known) >= KNOWN_NAMES:
             self._known.clear()
         for name in self._short:

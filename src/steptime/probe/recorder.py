@@ -22,7 +22,7 @@ PENDING_FACTS = 256
 
 
 class ThreadNumbers(dict[int, int]):
-    """Small numbers, from 1, of this process's threads by the system's identifiers."""
+    """Small numbers, from 1, for the threads of this process, by the system's identifiers."""
 
     def __missing__(self, identifier: int) -> int:
         number = self[identifier] = min(len(self) + 1, MOST_THREADS)
@@ -32,8 +32,7 @@ class ThreadNumbers(dict[int, int]):
 def append_facts(path: str, facts: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
     """Appends (kind, fields) as one JSON object per line: a killed job tears at most the last. Raises OSError.
 
-    A field of `recording.Process` declares each kind, and which of several facts counts.
-    """
+    A field of `recording.Process` declares each kind, and which of several facts counts."""
     lines = (json.dumps({"fact": kind, **fields}, default=str).encode() + b"\n" for kind, fields in facts)
     append_to(path, b"".join(lines))
 
@@ -70,7 +69,7 @@ class Recorder:
         self.append(kind, 0, number, start, end)
 
     def pause(self, start: int) -> None:
-        """Records the time since `start`, ns, as ours: it belongs to no step."""
+        """Records the time since `start` (ns) as the probe's own: it belongs to no step."""
         end = time.perf_counter_ns()
         self.pauses += 1
         self.held += max(0, end - max(start, self._held_until))  # a pause may be in another one

@@ -55,8 +55,8 @@ _Key = tuple[CodeType, int]
 
 
 def fingerprint(value: Any, *, long: bool = False) -> int | None:
-    """A hash of a result; None for what holds no array, or what cannot be looked at. long: long containers may be it,
-    too, as what a function reads from a file."""
+    """Hash of a result; None if the result holds no array or cannot be examined. long: True if it may be a long
+    container, such as what a function reads from a file."""
     found: list[int] = []
     with suppressed(RuntimeError):  # a tensor without memory, as functorch's are
         if _gather(value, found, DEEPEST, long) >= LEAST_ELEMENTS:
@@ -126,10 +126,9 @@ def _bytes(start: int, count: int, size: int, found: list[int]) -> int:
 class _Evaluated:
     """A line and the fingerprints of what it gave, with the step and the lines that called for it last. outer: the line
     that calls its function, of several the one of `callers` with most repeated time; depth: how many watched functions
-    run then. repeated: ns, again: number, of evaluations whose result had been there before; with_graph: ns of those
-    to whose result backward may go. askers: ns of those that
-    another line of one call asked for in the same step, by (that line, the line that asks again). changed: what it
-    bound was changed later."""
+    run then. repeated: ns, again: number, of evaluations whose result had been there before; with_graph: ns of those to
+    whose result backward may go. askers: ns of those that another line of one call asked for in the same step, by (that
+    line, the line that asks again). changed: what it bound was changed later."""
 
     __slots__ = (
         "again", "askers", "callers", "changed", "depth", "evaluations", "outer", "part", "repeated", "results",
@@ -145,8 +144,8 @@ class _Evaluated:
         self.changed = False
 
     def gave(self, found: int, step: int, callers: list[_Key], took: int, *, graph: bool = False) -> None:
-        """The line has given a result, in so many ns. callers: the lines that run, the outermost first. graph: backward
-        goes through it, for which one that was made without gradients is no substitute."""
+        """Called when the line has made a result in `took` ns. found: the result's hash. callers: the lines that run,
+        outermost first. graph: True if backward goes through it; a result made without gradients is no substitute."""
         self.evaluations += 1
         if found in self.results and step and graph <= self.results[found][2]:
             self.repeated += took
@@ -174,8 +173,8 @@ class _Running:
 
 
 class RepeatObserver:
-    """Looks at the results of some functions of the user's, in the thread that starts it, until it is stopped or has
-    taken `budget` ns. others: ns that other looks of ours have taken in this thread, which are no line's."""
+    """Observer of the results of some user functions, in the thread that starts it, until it is stopped or has taken
+    `budget` ns. others: function for the ns that our other observers have taken in this thread."""
 
     def __init__(self, codes: Iterable[CodeType], budget: int, others: Callable[[], int] = int) -> None:
         names = {code: sites.names_by_line(code) for code in codes}
@@ -204,7 +203,7 @@ class RepeatObserver:
 
     @property
     def single(self) -> bool:
-        """True if a line has given an array of single precision."""
+        """True if a line has made an array of single precision."""
         return self._work.single
 
     def boundary(self) -> None:

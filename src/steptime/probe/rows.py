@@ -34,7 +34,7 @@ MOST_LABELS = 1 << 22
 
 
 def kept(node: Any) -> float:
-    """The fraction of the rows of a node's input that go on, 1.0 where it picks none, or where that cannot be seen."""
+    """Fraction of the rows of a node's input that go on; 1.0 if the node picks no rows, or if that cannot be seen."""
     name = type(node).__name__
     if name == LABELS:
         return _labelled(node)
@@ -48,7 +48,7 @@ def kept(node: Any) -> float:
 
 
 def is_row_wise(node: Any) -> bool:
-    """True if each row of the node's result depends on the same row of its input alone."""
+    """True if each row of the node's result depends only on the same row of its input."""
     name = type(node).__name__
     if name not in ROW_WISE | ARITHMETIC:
         return False

@@ -73,8 +73,8 @@ class _Node:
         self.ran: Counter[int] = Counter()
 
     def has_timed(self, own: dict[int, int], ran: Counter[int], rest: int, net: int) -> None:
-        """Adds a call that was timed by line, of `net` ns. own, ran: ns and executions by line; rest: ns without lines,
-        in which those that ran repeatedly ran on."""
+        """Adds a call of `net` ns that was timed by line. own, ran: ns and executions by line; rest: ns after timing
+        had stopped, for the lines that ran repeatedly."""
         again = {line: duration for line, duration in own.items() if duration > 0 and ran[line] > 1}
         together = sum(again.values())
         for line, duration in own.items():
@@ -91,8 +91,7 @@ class _Call:
 
     line: the current one, 0 before the first; inside: ns of user functions called in it, with the tracer's time; nets:
     ns of all of them, without. entered: time of the tracer's call, ns. over: the call has ended; a generator's frame
-    may go on as another call.
-    """
+    may go on as another call."""
 
     __slots__ = ("entered", "function", "hits", "inside", "last", "line", "lines", "nets", "node", "over",
                  "ran")  # fmt: skip
@@ -119,7 +118,7 @@ class _Call:
 
 
 class LineSampler:
-    """Timer of functions in the calling thread, from `start` to `stop`."""
+    """Timer of the lines of user functions in the calling thread, from `start` to `stop`."""
 
     def __init__(self) -> None:
         self._functions: dict[CodeType, _Function | None] = {}
@@ -137,7 +136,7 @@ class LineSampler:
         """Functions that take a good part of the time, known when it has stopped."""
 
     def start(self, frame: FrameType | None = None) -> bool:
-        """Starts; False if a debugger or coverage traces. User frames from `frame` outwards are timed from now on."""
+        """Starts the timing; False if a debugger or coverage traces. User frames from `frame` outwards are timed."""
         if sys.gettrace() is not None:
             return False
         for each in reversed([each for each in outwards(frame) if sites.whose_frame(each) == sites.USER]):
@@ -317,7 +316,7 @@ class LineSampler:
             self._calls[-1].has_called(now() - call.entered + self._outside, net)
 
     def stop(self, steps: int) -> dict[str, Any]:
-        """Ends the timing; returns the fields of `SampleFacts` for so many steps. Running calls count so far."""
+        """Ends the timing; returns the fields of `SampleFacts` for `steps` steps. Running calls count so far."""
         self.give_up()
         if self._skipping is not None:
             self._left_out(*self._skipping, self._end)
@@ -363,7 +362,7 @@ class LineSampler:
 
 
 def outwards(frame: FrameType | None) -> Iterator[FrameType]:
-    """A frame and those that called it."""
+    """Yields a frame and the frames that called it."""
     for _ in range(DEEPEST):
         if frame is None:
             return

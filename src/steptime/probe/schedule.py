@@ -692,9 +692,9 @@ def _modified(path: str) -> float:
 
 
 def steps_to_next(iterators: Iterable[Any], backwards: int, steps: int, wanted: int) -> int:
-    """Returns the steps until the loader's next epoch, or 0 if this one has enough left. The epoch may be the last one:
-    a window that the job ends in is lost, and disturbs the job's end. `backwards` in `steps` so far: each takes a
-    batch."""
+    """Returns the number of steps until the loader's next epoch, or 0 if this epoch has enough left for `wanted` steps.
+    The epoch may be the last one: a window that the job ends in is lost, and disturbs the job's end. backwards: number
+    in `steps` steps so far; each takes a batch."""
     left, batches = _batches_left(iterators), max(1, -(-backwards // max(1, steps)))
     return left + 1 if left is not None and left < wanted * batches else 0
 
@@ -717,9 +717,9 @@ ASKED_AHEAD = REQUEST_PERIOD + FAST_PATH_TIME + AHEAD_TIME
 
 @dataclass(frozen=True)
 class Agreed:
-    """Agreement of all ranks on a window. step: the step after which window `number` starts; steps: its length, 0 if it
-    must wait; detailed: with shapes and modules; stacks: one with stacks follows, `apart` steps later; every: that one
-    has shapes and allocations; late: it was not taken at its first chance."""
+    """Agreement of all ranks on a window. step: number of the step after which window `number` starts; steps: its
+    length, 0 if it must wait; detailed: True with shapes and modules; stacks: True if one with stacks follows, `apart`
+    steps later; every: True if that one has shapes and allocations; late: True if it missed its first chance."""
 
     number: int
     step: int
@@ -732,7 +732,7 @@ class Agreed:
 
     @property
     def whole(self) -> int:
-        """Steps from the first to the last."""
+        """Number of steps from the first to the last one of the agreed windows."""
         return self.steps + self.stacks + (self.apart if self.steps and self.stacks else 0)
 
     @property
@@ -741,12 +741,12 @@ class Agreed:
 
 
 def ahead(duration: int, time: int = AHEAD_TIME) -> int:
-    """Returns the steps until one that all ranks can agree on, even if `time` ns apart. duration: ns of a step."""
+    """Returns the number of steps until one that ranks `time` ns apart can agree on. duration: ns of a step."""
     return max(AHEAD_STEPS, time // max(1, duration))
 
 
 def agree(recording: str, mine: Agreed) -> Agreed:
-    """Returns the window of all ranks. mine: this rank's proposal. Raises OSError if the file cannot be written."""
+    """Returns the window for all ranks. mine: this rank's proposal. Raises OSError if the file cannot be written."""
     path = os.path.join(recording, mine.file_name)
     if not written_once(path, asdict(mine)):
         strange = OSError, ValueError, KeyError, TypeError, OverflowError

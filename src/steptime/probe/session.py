@@ -65,8 +65,7 @@ class GarbageObserver:
 
     The job can see the callback: Python has no other hook for the start and duration of a collection (`gc`'s statistics
     only count, `sys.monitoring` has no such event). It is the first one, so that a job that appends and pops finds its
-    own.
-    """
+    own."""
 
     def __init__(self, interval: Callable[[int, int, int, int], None]) -> None:
         self._interval = interval
@@ -81,7 +80,7 @@ class GarbageObserver:
             gc.callbacks.remove(self._callback)
 
     def write(self) -> None:
-        """Passes on the collections so far; called at a boundary, outside of any collection."""
+        """Passes the collections so far on to `interval`; called at a boundary, outside of any collection."""
         readings = self._readings
         while len(readings) >= 2:
             start, end = readings.popleft(), readings.popleft()
@@ -299,7 +298,7 @@ class Session:
 
     @guarding
     def inferring(self, module: torch.nn.Module) -> None:
-        """Makes this an inference job: a module is called again and again without a backward (see
+        """Marks this as an inference job: a module is called again and again without a backward (see
         patches.InferenceObserver)."""
         self._inference.remove()
         self._open()
@@ -377,7 +376,7 @@ class Session:
 
 
 def leave(session: Session) -> None:
-    """Ends the session on request; the job goes on as without us."""
+    """Ends the session on request; the job goes on without instrumentation."""
     session.stop_listening()
     end_script(session._script)  # and a profiler that is on with it; one that runs ends by itself
     session.catching.finish()
@@ -478,7 +477,7 @@ class Housekeeping:
 
 def resume(script: Stage, recorder: Recorder, boundary: int) -> None:
     """Resumes a schedule. If it pauses the job, the pause starts at the boundary: on a busy machine, milliseconds may
-    be in between."""
+    pass before this call."""
     paused = recorder.pauses
     with unasked():
         next(script, None)
@@ -495,7 +494,7 @@ def end_script(stage: Stage | None) -> None:
 
 
 def desertion(lock: str) -> Callable[[], bool]:
-    """Returns a function that checks whether the `steptime attach`, which holds a lock while it lives, has died. Always
+    """Returns a function that is True once the `steptime attach` that holds a lock while it lives has died. Always
     False if its lock file is not visible from here (another container)."""
     if not os.path.exists(lock):
         return lambda: False

@@ -84,7 +84,8 @@ def _classify(file: str) -> int:
 
 
 def whose_frame(frame: FrameType) -> int:
-    """Returns the same for a frame; `python -c` and a script from stdin are the user's although they have no file."""
+    """Returns the owner of a frame's code (USER, LIBRARY or INNER). `python -c` and a script from stdin are the user's,
+    although they have no file."""
     file = frame.f_code.co_filename
     if file in ("<string>", "<stdin>"):
         return USER if frame.f_globals.get("__name__") == "__main__" else INNER
@@ -148,7 +149,7 @@ def _is_generated(path: str) -> bool:
 
 
 def line_of(place: tuple[str, int, str] | None) -> dict[str, Any] | None:
-    """`line_at` of a place that may be unknown."""
+    """Returns the `SourceLine` of a place with its current text, as `line_at` does; None for an unknown place."""
     return line_at(place) if place is not None else None
 
 
@@ -184,8 +185,7 @@ def install() -> None:
     """Starts to store the sites of loaders and optimizers, whose constructors first call torch's log of API use.
 
     Their classes stay the same: libraries that inspect or replace `__init__` (Lightning does) find torch's. nn.Module
-    logs too; another name costs one lookup in a tuple.
-    """
+    logs too; another name costs one lookup in a tuple."""
     log, frame_of, failed = torch._C._log_api_usage_once, sys._getframe, False
 
     def _log_api_usage_once(*arguments: Any) -> Any:
@@ -257,7 +257,7 @@ def line_that_calls(name: str) -> dict[str, Any] | None:
 
 
 def codes_in(*codes: CodeType) -> Iterator[CodeType]:
-    """Yields these codes, and all that are in them."""
+    """Yields these code objects, and all that are nested in them."""
     found = list(codes)
     for code in found:
         yield code
@@ -268,8 +268,7 @@ def names_by_line(code: CodeType) -> dict[int, tuple[set[str], set[str]]]:
     """Returns (names bound, names read or called) by line.
 
     A called method counts by its name; other attributes have a leading dot (".grad"), so that they are not taken for
-    variables.
-    """
+    variables."""
     found: dict[int, tuple[set[str], set[str]]] = {}
     for line, stored, name in _accesses(code):
         stores, loads = found.setdefault(line, (set(), set()))
@@ -294,7 +293,7 @@ def _accesses(code: CodeType) -> Iterator[tuple[int, bool, str]]:
 
 
 def names_of(instruction: dis.Instruction) -> Iterator[tuple[bool, str]]:
-    """Yields (whether it binds it, name) of what one instruction names."""
+    """Yields (True if it is bound, name) for each name in one instruction."""
     operation, value = instruction.opname, instruction.argval
     if operation == "STORE_ATTR":
         yield True, f".{value}"

@@ -59,8 +59,8 @@ FIRST = 1_000_000_000
 
 
 class StepTally:
-    """Sums over the whole steps of one thread. fast_path: has the training thread. batch_sizes: by loader's iterator,
-    None if unknown."""
+    """Sums over the whole steps of the thread in `fast_path`. batch_sizes: size by the loader's iterator, None if
+    unknown."""
 
     def __init__(self, fast_path: Any, batch_sizes: dict[int, int | None]) -> None:
         self._fast_path, self._batch_sizes = fast_path, batch_sizes
@@ -84,8 +84,8 @@ class StepTally:
         self._clean_from = until
 
     def learn(self, steps: int) -> None:
-        """Takes the newest record for the kind that ends steps; called at the end of a step, with all records added.
-        steps: number of ended ones."""
+        """Takes the kind of the newest record as the one that ends steps; called at the end of a step, with all records
+        added. steps: number of ended steps."""
         self._closing, self._start, self.steps = self._newest, 0, max(self.steps, steps)
 
     def add(self, records: list[int]) -> None:
@@ -170,7 +170,7 @@ class StepTally:
 
 
 class StepMetrics(Follower):
-    """Periodic writer of the session's step means. step: returns the step to report; None: the number of seen steps."""
+    """Periodic writer of the session's step means. step: function for the step number; None: number of seen steps."""
 
     def __init__(self, session: Any, write: Write, every: float, step: Callable[[], int] | None) -> None:
         self._session, self._write, self._step = session, write, step

@@ -32,8 +32,8 @@ class StepNumber:
         """reported: number of reported steps. closing: head of the records that end steps."""
 
     def one(self, closing: int, passed: bool) -> int:
-        """Counts a reported step. closing: head of the record that ended it; passed: unreported steps may have ended
-        before it. Returns the number of ended steps."""
+        """Counts a reported step, and returns the number of ended steps. closing: head of the record that ended it;
+        passed: True if unreported steps may have ended before it."""
         self._steps, self.reported = self._steps + 1, self.reported + 1
         if passed and self.closing:
             # None while another thread writes: they are counted the next time.
@@ -43,7 +43,7 @@ class StepNumber:
         return self._steps
 
     def step_before(self) -> tuple[int, int]:
-        """Returns start and end, ns, of the step before the last one, reported or not; (0, 0) if its records are no
+        """Returns (start, end) in ns of the step before the last one, reported or not; (0, 0) if its records are no
         longer in memory."""
         ends = []
         for block in (self._journal.records[-WORDS * NEWEST :], self._journal.newest):
@@ -110,7 +110,7 @@ class Slower:
 
 
 class Untrained:
-    """Steps before which the job evaluated, or gathered experience: with more than MANY forwards without gradients."""
+    """Finder of steps before which the job evaluated or gathered experience: over MANY forwards without gradients."""
 
     MANY = 4
 
@@ -126,15 +126,15 @@ class Untrained:
         self.now = 0
 
     def steps_to_next(self, step: int) -> int:
-        """Returns the steps that will end before the next one starts, after step `step`; 0 if unknown."""
+        """Returns the number of steps that end after step `step` and before the next step of this kind; 0 if
+        unknown."""
         return max(0, self.latest + self.distance - 1 - step) if self.distance else 0
 
 
 class StepCounter:
     """Counter of the training thread's updates, backwards and forwards; its methods return True if a step has ended.
 
-    `mode`: what ends steps, 0 before the first one; `changed`: True at the first boundary of a new mode.
-    """
+    mode: kind of event that ends steps, 0 before the first one; changed: True at the first boundary of a new mode."""
 
     def __init__(self) -> None:
         self.mode = 0
@@ -160,7 +160,8 @@ class StepCounter:
         self._depth += 1
 
     def update_ends(self) -> bool:
-        """Counts an update, nested or not; ignores one whose start was not reported. True if a step has ended."""
+        """Counts an update, nested or not; ignores one whose start was not reported. Returns True if a step has
+        ended."""
         if not self._depth:
             return False
         self._depth -= 1
@@ -191,12 +192,12 @@ class StepCounter:
 
     @property
     def is_outermost(self) -> bool:
-        """True while a backward runs that is in no other one."""
+        """True while a backward runs that is not inside another one."""
         return self._backward_depth == 1
 
     def backward_ends(self, unchanged: bool = False) -> bool:
-        """Counts a backward, or a partial one (autograd.grad); ignores one whose start was not reported. unchanged: it
-        belongs to the step of the pass before."""
+        """Counts a backward, or a partial one (autograd.grad); ignores one whose start was not reported. unchanged:
+        True if it belongs to the step of the pass before. Returns True if a step has ended."""
         if not self._backward_depth:
             return False
         self._backward_depth -= 1
@@ -213,7 +214,7 @@ class StepCounter:
         return self.mode == FORWARD and not self.backwards
 
     def infer(self) -> None:
-        """Makes this an inference job, until a backward comes."""
+        """Marks this as an inference job, until a backward comes."""
         self.mode = FORWARD
 
     def _boundary(self, mode: int) -> bool:

@@ -44,14 +44,14 @@ _known: dict[tuple[CodeType, int], tuple[tuple[int, ...], bool]] = {}
 
 
 def caller_of(frame: FrameType | None) -> FrameType | None:
-    """Returns the frame that calls a module, from inside of torch's function for that."""
+    """Returns the frame that calls a module, from a frame inside of torch's function that calls it."""
     while frame is not None and frame.f_code is not MODULE_CALL.__code__:
         frame = frame.f_back
     return frame.f_back if frame is not None else None
 
 
 def dropped_by(caller: FrameType, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[int]:
-    """Returns the places of the module's results that nobody reads: none where a hook of the module may, and of
+    """Returns the indices of the module's results that nobody reads; [] if a hook of the module may read them, and for
     attention that was not asked for its weights."""
     if module.__dict__.get("_forward_hooks") or torch.nn.modules.module._global_forward_hooks:
         return []
@@ -68,8 +68,8 @@ def dropped_by(caller: FrameType, module: torch.nn.Module, args: tuple[Any, ...]
 
 
 def asked_by(frame: FrameType | None) -> tuple[list[Any], frozenset[int]] | None:
-    """Returns (tensors whose gradients torch.autograd.grad was asked for, places of those that its caller reads), from
-    a frame inside of the pass. None where the caller may read all."""
+    """Returns (tensors whose gradients torch.autograd.grad was asked for, positions of those that its caller reads),
+    from a frame inside of the pass. None if the caller may read all."""
     for _ in range(FRAMES_BELOW):
         if frame is None or frame.f_code is GRAD_CALL.__code__:
             break

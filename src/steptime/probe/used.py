@@ -60,7 +60,7 @@ Runs = list[list[int]]
 
 
 def runs(numbers: Iterable[int]) -> Runs:
-    """Returns sorted numbers as [first, last] of each run without a gap."""
+    """Returns ascending numbers as [first, last] of each run without a gap."""
     found: Runs = []
     for number in sorted(set(numbers)):
         if found and number == found[-1][1] + 1:
@@ -71,7 +71,7 @@ def runs(numbers: Iterable[int]) -> Runs:
 
 
 def is_zero(gradient: Any) -> bool:
-    """True if all of a tensor in main memory is zeros; False where that cannot be seen."""
+    """True if all elements of a tensor in main memory are zero; False if that cannot be seen."""
     if not readable(gradient):
         return False
     size = int(gradient.numel() * gradient.element_size())
@@ -82,18 +82,18 @@ def is_zero(gradient: Any) -> bool:
 
 
 def seen(leaf: Any) -> tuple[int, int]:
-    """(identity, version) of a leaf's gradient, (0, 0) without one."""
+    """(identity, version) of a leaf's gradient; (0, 0) if it has none."""
     gradient = GRADIENT.__get__(leaf)
     return (0, 0) if gradient is None else (id(gradient), VERSION.__get__(gradient))
 
 
 class WalkedPass:
-    """Graph of one pass. numbers: sequence number of each node, -1 of those without one. children: of each node, in the
-    same order. leaves: key of the parameter by the node that accumulates its gradient. site: line that calls backward.
-    dropped: what became of gradients that nobody used. kept: the fraction of its rows that a node picks; row_wise: the
-    nodes that compute each row by itself. Of torch.autograd.grad, asked: the numbers of elements of the gradients that
-    it gives; read: the places of those that are read; taken: GOES_ON or IS_DROPPED, or both, by the node in front of
-    which gradients are taken."""
+    """Autograd graph of one backward pass. numbers: sequence number of each node, -1 for nodes without one. children:
+    indices of each node's children, in the same order. leaves: key of the parameter, by the node that accumulates its
+    gradient. site: line that calls backward. dropped: fate of gradients that nobody used. kept: fraction of its rows
+    that a node picks; row_wise: nodes that compute each row by itself. For torch.autograd.grad, asked: numbers of
+    elements of the gradients that it returns; read: positions of those that are read; taken: GOES_ON or IS_DROPPED, or
+    both, by the node before which gradients are taken."""
 
     __slots__ = (
         "_before", "asked", "children", "dropped", "kept", "leaves", "numbers", "read", "row_wise", "site", "taken",
@@ -113,8 +113,8 @@ class WalkedPass:
         self.taken: dict[int, int] = {}
 
     def walk_to(self, inputs: list[Any], read: frozenset[int], tensors: Iterable[Any], most: int) -> None:
-        """Fills the graph of a pass that gives the gradients of some tensors. read: the places of those that are.
-        Raises OverflowError as `walk` does."""
+        """Fills in the graph of a pass that returns gradients of the tensors `inputs`. read: positions of the gradients
+        that are read. Raises OverflowError as `walk` does."""
         self.asked, self.read = [TENSOR.numel(each) for each in inputs], read
         ends = [NODE.__get__(each) for each in inputs]  # held, so that their identities are their own
         fates = Counter[int]()
@@ -125,7 +125,7 @@ class WalkedPass:
         self.taken |= {at: fates[key] for at, key in self.leaves.items() if key in fates}
 
     def walk(self, tensors: Iterable[Any], most: int, fates: Mapping[int, int] = NONE) -> Iterator[tuple[int, Any]]:
-        """Fills the graph; yields (key, parameter) of its leaves. fates: as `taken`, by a node's identity. Raises
+        """Fills in the graph; yields (key, parameter) of its leaves. fates: as `taken`, by a node's identity. Raises
         OverflowError for more than `most` nodes."""
         nodes: list[Any] = []
         known: dict[int, int] = {}
@@ -165,7 +165,7 @@ class WalkedPass:
                 self.row_wise.add(at)
 
     def picked(self) -> Iterator[tuple[list[int], float]]:
-        """Yields (nodes, fraction of their rows that the loss uses) of those that nothing else goes on from."""
+        """Yields (nodes, fraction of their rows that the loss uses) for nodes whose results have no other use."""
         parents = Counter(child for children in self.children for child in children)
         behind = {self._below(node) for node in self.kept if node in self.row_wise}  # others pick rows of theirs
         for node in (node for node in self.kept if parents[node] != 1 or node not in behind):
@@ -187,11 +187,11 @@ class WalkedPass:
         return found[0] if len(found) == 1 else None
 
     def is_parameter(self, node: int) -> bool:
-        """True for a parameter that is only looked at another way, as a transposed weight."""
+        """True if a node is only a view of a parameter, such as a transposed weight."""
         return len(self.children[node]) == 1 and self.children[node][0] in self.leaves and node not in self.row_wise
 
     def note(self, key: int, leaf: Any) -> None:
-        """Notes the gradient of a leaf before the pass."""
+        """Records the gradient that a leaf has before the pass."""
         self._before[key] = weakref.ref(leaf), seen(leaf)
 
     def changed(self) -> Iterator[tuple[int, Any, Any]]:
@@ -204,7 +204,7 @@ class WalkedPass:
                 yield key, leaf, gradient
 
     def drop(self, key: int, fate: str) -> None:
-        """Notes that nobody has used a gradient."""
+        """Records that nobody has used a gradient."""
         if fate:
             self.dropped[key] = fate
 
@@ -265,7 +265,7 @@ class _Filled:
 
 
 class GradientObserver(BackwardObserver):
-    """Observer of passes and updates. stop: called when it has to end, anywhere in the user's program."""
+    """Observer of passes and updates. stop: function called when it has to end, anywhere in the user's program."""
 
     def __init__(self, stop: Callable[[], None]) -> None:
         self.graphs: list[WalkedPass] = []
@@ -286,18 +286,18 @@ class GradientObserver(BackwardObserver):
             self._guarded(self._filled, graph)
 
     def update(self, optimizer: Any) -> None:
-        """An optimizer is about to step: it takes the gradients of its parameters."""
+        """Called before an optimizer's step, which takes the gradients of its parameters."""
         if self.on and get_ident() == self._thread:
             self._guarded(self._updated, optimizer)
 
     def look(self) -> None:
-        """Sees what became of gradients that are not used yet."""
+        """Determines the fate of gradients that were not used yet."""
         self._guarded(self._look)
 
     def end(self, optimizers: Iterable[Any], owned: dict[int, Any]) -> None:
-        """Judges the gradients that no optimizer has. owned: the modules' parameters, by identity. Where mostly others
-        are updated, as flat ones or copies, that proves nothing; nor does a parameter whose optimizer was never seen to
-        step, as compiled ones are."""
+        """Judges the gradients of parameters that no optimizer has. owned: the modules' parameters, by identity. It
+        proves nothing if mostly other parameters are updated (flat ones, copies), or if a parameter's optimizer was
+        never seen to step, as compiled ones are."""
         updated = {id(each): each for optimizer in optimizers for each in updated_by(optimizer)}
         trained = sum(TENSOR.numel(each) for key, each in updated.items() if key in owned)
         others = sum(TENSOR.numel(each) for key, each in updated.items() if key not in owned)
@@ -311,7 +311,7 @@ class GradientObserver(BackwardObserver):
                 graph.drop(key, UNOWNED if key in unowned else USED)
 
     def waits_for(self, graph: WalkedPass) -> bool:
-        """True if it is not known yet what became of a gradient of the pass."""
+        """True if the fate of a gradient of the pass is not known yet."""
         return any(graph in filled.passes for filled in self._waiting.values())
 
     def _guarded(self, method: Callable[..., Any], *arguments: Any) -> Any:
@@ -385,8 +385,8 @@ class GradientObserver(BackwardObserver):
 
 
 class ResultObserver(CallObserver):
-    """Observer of module calls: which nodes of the graph each has made, and which of its results the caller drops.
-    paths: by the module's identity."""
+    """Observer of module calls: which graph nodes each module has made, and which of its results the caller drops.
+    paths: path of each module, by its identity."""
 
     def __init__(self, paths: dict[int, str], stop: Callable[[], None]) -> None:
         self.calls: list[list[Any]] = []
@@ -431,7 +431,7 @@ class ResultObserver(CallObserver):
 
 
 class UseObserver:
-    """Both observers, from `start` to `stop`, for at most `budget` ns of our own time."""
+    """Pair of a GradientObserver and a ResultObserver, from `start` to `stop`, for at most `budget` ns of our time."""
 
     def __init__(self, named: Iterable[tuple[str, torch.nn.Module]], budget: int) -> None:
         named = list(named)
@@ -449,18 +449,18 @@ class UseObserver:
 
     @property
     def ours(self) -> int:
-        """ns that looking has taken within steps."""
+        """Time within steps that the observation has taken, ns."""
         return self.gradients.ours + self.modules.ours
 
     def start(self) -> None:
-        """Starts at a boundary. Somebody must call `gradients.update` before each update."""
+        """Starts the observation at a boundary. The caller must call `gradients.update` before each update."""
         calls.observe_all(self.modules)
         backwards.observe(self.gradients)
         self.gradients.on = self.modules.on = True
 
     def steps_of(self, optimizers: int) -> Iterator[None]:
-        """Yields in each of STEPS steps: more where not all of so many optimizers have stepped twice, fewer where the
-        budget is used up or something has failed."""
+        """Yields in each of STEPS steps: in more steps if not all of the `optimizers` optimizers have stepped twice, in
+        fewer if the budget is used up or something has failed."""
         while self.steps < MOST_STEPS:
             yield
             self.gradients.look()

@@ -25,7 +25,7 @@ MOST_UNCHANGED = 64
 
 
 class Weights:
-    """Observer of some parameters, until `stop`."""
+    """Observer of some parameters for changes between passes, until `stop`."""
 
     def __init__(self) -> None:
         self._open = True
@@ -35,11 +35,11 @@ class Weights:
 
     @property
     def wanted(self) -> bool:
-        """True while others may be added."""
+        """True while further parameters may be added."""
         return self._open and len(self._watched) < MOST_WATCHED
 
     def add(self, parameters: Iterable[Any]) -> None:
-        """Adds the smallest of these; none where one cannot be read."""
+        """Adds the smallest of these parameters; none if one of them cannot be read."""
         with unasked():
             found = [each for each in parameters if type(each) in NATIVE and each.requires_grad]
             chosen = smallest(found) if all(map(first_bytes, found)) else []
@@ -51,7 +51,7 @@ class Weights:
         self._open, self._watched = False, ()
 
     def unchanged(self) -> bool:
-        """True if the parameters are what they were at the last look."""
+        """True if the parameters are as they were at the last look."""
         if not self._watched:
             return False
         with unasked():
@@ -70,7 +70,7 @@ MOST_MODELS = 16
 
 
 class WrittenModels:
-    """Observer of models' weights. written: called with the number of a model whose weights have changed, once."""
+    """Observer of models' weights. written: called once with the number of a model whose weights have changed."""
 
     def __init__(self, written: Callable[[int], None]) -> None:
         self._written = written
@@ -78,7 +78,7 @@ class WrittenModels:
         self._due = self._apart = 0
 
     def look(self, now: int, models: Iterable[tuple[int, torch.nn.Module | None]]) -> None:
-        """Looks, if that is due. now: ns; models: with their numbers."""
+        """Compares the weights with the last look, if a look is due. now: ns; models: (number, model) pairs."""
         if now < self._due:
             return
         self._apart = int(TIMES * self._apart) or FIRST
@@ -99,12 +99,12 @@ def _weights(model: torch.nn.Module) -> tuple[bytes, ...] | None:
 
 
 def smallest(parameters: Iterable[Any]) -> list[Any]:
-    """The WATCHED ones of fewest elements, none of a class of the job's."""
+    """Returns the WATCHED parameters with the fewest elements, except those of a class of the job's."""
     return sorted((each for each in parameters if type(each) in NATIVE and each.numel()), key=TENSOR.numel)[:WATCHED]
 
 
 def first_bytes(parameter: Any) -> tuple[int, bytes] | None:
-    """Address and first bytes; None where they cannot be read."""
+    """(address, first bytes) of a parameter; None if they cannot be read."""
     if not readable(parameter) or not parameter.is_contiguous():
         return None
     start, size = parameter.data_ptr(), parameter.numel() * parameter.element_size()

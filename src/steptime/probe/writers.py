@@ -15,9 +15,9 @@ TRIES = 6
 
 
 def writer_of(target: Any) -> Write:
-    """Returns a writer to one of these: a TensorBoard SummaryWriter, a run of Weights & Biases or its module, a run of
+    """Returns a writer to `target`: a TensorBoard SummaryWriter, a run of Weights & Biases or its module, a run of
     MLflow or its module, any object with log_metrics(values, step) such as Lightning's loggers, or a function of name,
-    value and step. None: any of the first three that the job has open. Raises TypeError."""
+    value and step; None for any of the first three that the job has open. Raises TypeError."""
     if target is None:
         return OpenLoggers()
     if hasattr(target, "add_scalar"):
@@ -94,7 +94,7 @@ class _MLflow:
 
 
 class OpenLoggers:
-    """Writer to any loggers that the job has open at the first write."""
+    """Writer to all loggers that the job has open at the first write."""
 
     def __init__(self) -> None:
         self._writers: list[Write] = []

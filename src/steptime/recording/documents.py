@@ -47,7 +47,7 @@ def read_bytes(path: Path, largest: int, problems: list[str]) -> bytes:
 
 
 def read_blocks(path: Path, largest: int, block: int, problems: list[str]) -> Iterator[bytes]:
-    """Yields the same in pieces of `block` bytes, the last one shorter, so that holes of a file need no memory."""
+    """Yields a file's bytes, at most `largest`, in blocks of `block` bytes, so that holes of a file need no memory."""
     try:
         if not path.is_file():  # a pipe by that name would hold us for ever
             return
@@ -70,8 +70,8 @@ def read_blocks(path: Path, largest: int, block: int, problems: list[str]) -> It
 
 
 def sound(data: bytes) -> bytes:
-    """Replaces halves of surrogate pairs in JSON by U+FFFD. Python writes bytes of names that are no text so (PEP 383),
-    but they are no characters."""
+    """Returns JSON in which U+FFFD replaces halves of surrogate pairs. Python writes such halves for bytes of names
+    that are no text (PEP 383), but they are no characters."""
     if b"\\ud" not in data:
         return data
     return ESCAPE.sub(lambda found: rb"\ufffd" if found["half"] else found[0], data)

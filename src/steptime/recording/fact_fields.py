@@ -12,17 +12,19 @@ Value = TypeVar("Value")
 def fact(
     default: Value, name: str, *identity: str, in_workers: bool = False, reason: str = "", in_trace: str = ""
 ) -> Value:
-    """Field that holds the lines of facts.jsonl with `"fact": name`, as the dataclass of its annotation. default: None
-    for the last line, () for all; of those that are equal in the fields `identity`, the last. in_workers: those with an
-    `iterator`, the other field of that type has those without. reason, in_trace: as of `evidence.absent`, for rules."""
+    """Declares a field of `Process` that holds the lines of facts.jsonl with `"fact": name`, decoded as the field's
+    type. default: None keeps the last line, () all lines; of lines equal in the fields `identity`, the last stays.
+    in_workers: True for the lines with an `iterator`; without it, the lines that have none. reason, in_trace: sentences
+    on why the fact may be missing (see `evidence.absent`)."""
     absence = {"reason": reason, "in_trace": in_trace or reason} if reason else {}
     return field(default=default, metadata={"fact": name, "identity": identity, "in_workers": in_workers, **absence})
 
 
 @dataclass(frozen=True, slots=True)
 class FactField:
-    """A declared fact. field: of `Process`; name: in facts.jsonl; kind: its dataclass; single: the last one counts;
-    identity: fields of which equal ones replace each other, () for none."""
+    """Declaration of a fact. field: name of the field of `Process`; name: the fact's name in facts.jsonl; kind: its
+    dataclass; single: True if only the last line counts; identity: fields whose equality makes a line replace an
+    earlier one, () for none; in_workers: True for lines of loader workers."""
 
     field: str
     name: str

@@ -53,7 +53,7 @@ class StepCount:
         self._left_out = 0
 
     def add(self, data: bytes) -> int:
-        """Counts whole records; returns their bytes: a torn record must be read again."""
+        """Counts the whole records in `data`; returns their bytes: a torn record must be read again."""
         whole = len(data) - len(data) % RECORD.size
         records = np.frombuffer(data[:whole], dtype=LAYOUT)
         self._kinds.update(_counted(records["kind"]))
@@ -63,8 +63,8 @@ class StepCount:
 
     @property
     def steps(self) -> int:
-        """Updates of the busiest optimizer, else backwards, else forwards; plus boundaries without timers, and thinned
-        steps."""
+        """Number of steps: updates of the busiest optimizer, else backwards, else forwards; plus step boundaries
+        without timers, and thinned steps."""
         trained = max(self._optimizers.values(), default=0) or self._kinds[Kind.BACKWARD]
         return (trained or self._kinds[Kind.FORWARD]) + self._kinds[Kind.BOUNDARY] + self._left_out
 
@@ -75,14 +75,14 @@ def _counted(values: npt.NDArray[np.unsignedinteger]) -> dict[int, int]:
 
 
 class Following:
-    """Reader of a growing file, which may not exist yet, or be replaced by a new one of its name."""
+    """Reader of a file that grows, does not exist yet, or is replaced by a new one of its name."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._file: BinaryIO | None = None
 
     def blocks(self) -> Iterator[bytes]:
-        """Yields new content since the last call; the old file's rest first, if a new one has its name."""
+        """Yields content that is new since the last call; after a replacement, first the rest of the old file."""
         yield from self._rest()
         if self._replaced():
             self.close()
@@ -105,7 +105,7 @@ class Following:
             return False  # packed or removed: there is no new one yet
 
     def back(self, count: int) -> None:
-        """Sets back the last bytes, which were no whole record or line."""
+        """Steps back over the last `count` bytes, which were no whole record or line."""
         if self._file is not None and count:
             self._file.seek(-count, os.SEEK_CUR)
 
@@ -198,7 +198,7 @@ def _last_minute(records: Records) -> Records:
 
 
 class GrowingRecording:
-    """Recording in a folder. Raises RecordingError if there is none of a known format."""
+    """Recording that still grows, in its folder. Raises RecordingError if there is none of a known format."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

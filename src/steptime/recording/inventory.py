@@ -64,9 +64,9 @@ COMPILE_LOG_FILES = re.compile(r"dedicated_log_torch_trace_.*\.log")
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """Entries of a recording. files: steptime's, except the manifest, which identifies the folder. folders: of its
-    processes and compile logs, without other content. strange: entries that steptime did not write, relative to the
-    recording."""
+    """Entries of a recording. files: steptime's files, except the manifest, which identifies the folder. folders:
+    folders of its processes and compile logs that hold nothing else. strange: paths, relative to the recording, that
+    steptime did not write."""
 
     files: tuple[Path, ...]
     folders: tuple[Path, ...]

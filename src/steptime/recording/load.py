@@ -180,7 +180,7 @@ def place(process: rec.Process) -> tuple[bool, int, int, int]:
 
 
 def name_of(process: rec.Process) -> str:
-    """Returns a process's name in reports: its rank, else its pid."""
+    """Returns a process's name in reports: its rank, else its process ID."""
     facts, program = process.facts, _program(process)
     name = f"rank {facts.rank}" if facts.rank is not None else f"process {facts.pid}"
     return f"{name} (program {program})" if program > 1 else name
@@ -253,7 +253,7 @@ def assemble_process(
     workers: rec.IntervalTable,
     problems: list[str],
 ) -> rec.Process:
-    """Makes a process from the content of its files. found: the facts in the order in which they were written."""
+    """Makes a process from the content of its files. found: its facts in the order in which they were written."""
     match = PROCESS_FOLDER.fullmatch(folder.name)
     unknown = rec.ProcessFacts(int(match[1]) if match else 0, (), "", "", "", "", 0, 0, 0)
     facts = {each.field: each.of(found) for each in rec.FACTS}

@@ -19,7 +19,7 @@ LISTED = 5
 
 @dataclass(frozen=True, slots=True)
 class FoundRecording:
-    """A recording by its manifest. started: ns since the epoch, 0 where the manifest does not say."""
+    """Recording as its manifest describes it. started: ns since the epoch, 0 if unknown."""
 
     path: Path
     command: tuple[str, ...]
@@ -28,7 +28,7 @@ class FoundRecording:
 
 
 def recordings_in(folder: Path) -> tuple[FoundRecording, ...]:
-    """The recordings in a folder, the newest first; what cannot be read is none."""
+    """Recordings in a folder, the newest first, without unreadable ones."""
     try:
         found = [each for manifest in folder.glob(f"*/{MANIFEST}") if (each := _found(manifest)) is not None]
     except OSError:
@@ -48,7 +48,7 @@ def _found(manifest: Path) -> FoundRecording | None:
 
 
 def newest() -> Path:
-    """The newest recording in runs/. Raises RecordingError."""
+    """Path of the newest recording in runs/. Raises RecordingError if there is none."""
     found = recordings_in(RUNS)
     if not found:
         raise RecordingError(
@@ -60,8 +60,8 @@ def newest() -> Path:
 
 
 def newest_two() -> tuple[Path, Path]:
-    """The two newest recordings of one command in runs/, the older one first: of the command that ran last among those
-    that ran twice. Raises RecordingError."""
+    """Paths of two recordings in runs/, the older one first: the last two of the most recent command that was recorded
+    twice. Raises RecordingError if there is none."""
     seen: dict[tuple[tuple[str, ...], str], list[Path]] = {}
     for each in recordings_in(RUNS):
         runs = seen.setdefault((each.command, each.directory), [])
@@ -76,7 +76,7 @@ def newest_two() -> tuple[Path, Path]:
 
 
 def listed(folder: Path, verb: str = "diagnose") -> str:
-    """Sentence about a folder of recordings, with the command for the newest; "" for one that holds none."""
+    """Sentence about a folder of recordings, with the command for the newest; "" if the folder has none."""
     found = recordings_in(folder) or recordings_in(folder / RUNS)
     if not found:
         return ""

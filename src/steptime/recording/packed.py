@@ -37,7 +37,7 @@ LONGEST_LIFE = 400 * 86_400 * 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """Time in which a process can have written records, monotonic ns."""
+    """Time in which a process can have written records. start, end: monotonic ns."""
 
     start: int
     end: int
@@ -45,7 +45,7 @@ class Life:
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """Table of a journal, and counts of omissions. torn: bytes at the end; senseless: invalid records."""
+    """Table of a journal. torn: number of bytes left out at its end; senseless: number of invalid records left out."""
 
     table: IntervalTable
     torn: int
@@ -53,9 +53,9 @@ class Decoded:
 
 
 def decode(blocks: Iterable[bytes], life: Life | None) -> Decoded:
-    """Returns the records of blocks, of which each but the last holds whole ones. Leaves out unknown kinds, ends before
-    starts, and times outside of `life`. If most records are outside, all valid ones are kept: the clock was set while
-    the process ran, and its life is unknown."""
+    """Returns the table of a journal's blocks; each block except the last contains whole records. Leaves out unknown
+    kinds, ends before starts, and times outside of `life`. If most records are outside, all valid ones are kept: the
+    clock was set while the process ran, and its life is unknown."""
     kept, total, torn = [np.empty(0, LAYOUT)], 0, 0
     for data in blocks:
         whole = len(data) // RECORD.size
@@ -70,7 +70,8 @@ def decode(blocks: Iterable[bytes], life: Life | None) -> Decoded:
 
 
 def as_table(records: npt.NDArray[np.void]) -> IntervalTable:
-    """Returns columns sorted by (start, -end). Of equal intervals, the later written one is the parent, and first."""
+    """Returns a table of the records, sorted by (start, -end). Of equal intervals, the later written one is the parent,
+    and first."""
     last_first = records[::-1]
     ordered = last_first[np.lexsort((-last_first["end"], last_first["start"]))]
     columns: dict[str, Any] = {

@@ -9,25 +9,25 @@ from steptime.arrays import Float64, Int64
 
 @dataclass(frozen=True, slots=True)
 class StepWork:
-    """Work of a variant's step. Tensors are given as sketches: sums of all their numbers with fixed signs.
+    """Work that a variant did in one step. Tensors are given as sketches: sums of all their numbers with fixed signs.
 
-    inputs: shapes of a top module's inputs, per call with gradients. batches: their sketches, in examined steps.
-    evaluated: shapes without the first dimension, and how many of them a top module got without gradients. dropped: sum
-    of the probabilities of switched-off dropouts. still: parameters that have not moved since the last look. weights:
-    name, size and sketch of parameters first seen here. updates: movement of each parameter in the step before.
-    directions: each parameter's gradient. iterators: of loaders, started until the step's end. without: parameters
-    without a gradient, or with a zero one, in examined steps.
+    inputs: shapes of a top module's inputs, per call with gradients. batches: sketches of these inputs, in examined
+    steps. evaluated: (input shape without the first dimension, number of such inputs of top modules without gradients).
+    dropped: sum of the probabilities of switched-off dropouts. still: names of parameters that have not moved since the
+    last look. weights: name, size and sketch of parameters first seen here. updates: name of each parameter and sketch
+    of its movement in the step before. directions: the same of its gradient. iterators: number of loader iterators
+    started until the step's end. without: parameters without a gradient, or with a zero one, in examined steps.
 
-    Fields of examined steps: options: of each optimizer group with an update, as JSON, and its count of numbers.
+    Fields of examined steps: options: (options as JSON, count of numbers) of each optimizer group with an update.
     samples: a number for each sample of a top module. dropout: sum of the probabilities of dropouts in training mode,
-    and training: fraction of modules in that mode, at the first forward. drew: the forwards drew random numbers.
-    low: the first forward computes in a 16-bit dtype. updated: 2-norm of all gradients
-    after the last backward, and as the optimizers got them; () if unknown.
-    moving, in some steps of a timed run: count of numbers in the carried tensors that changed. Fields of a rehearsal's
-    last step: ways: name and dtype of each parameter, norm of its first weights' sketch, and sketch of its movement.
-    carried: shape and sketch of each other tensor, as large as a parameter, that has changed since the first step.
-    buffers: the same of the buffers of all modules. kernels, launches: of a device, and calls that launch them (a graph
-    is one). operators: that no operator calls."""
+    and training: fraction of modules in that mode, at the first forward. drew: True if the forwards drew random
+    numbers. low: True if the first forward computed in a 16-bit dtype. updated: 2-norm of all gradients after the last
+    backward, and as the optimizers got them; () if unknown. moving, in some steps of a timed run: count of changed
+    numbers in the carried tensors. Fields of a rehearsal's last step: ways: name and dtype of each parameter, norm of
+    its first weights' sketch, and sketch of its movement. carried: shape and sketch of each other tensor, as large as a
+    parameter, that has changed since the first step. buffers: the same of the buffers of all modules. kernels,
+    launches: number of device kernels, and of the calls that launch them (a graph is one). operators: number of
+    outermost operators."""
 
     inputs: tuple[str, ...] = ()
     batches: tuple[tuple[tuple[float, ...], ...], ...] = ()

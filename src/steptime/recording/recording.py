@@ -59,8 +59,8 @@ class ProcessFacts:
 
 @dataclass(frozen=True, slots=True)
 class DeviceFacts:
-    """Device on which the process has a context. identity: torch's number of it in this process. uuid: CUDA's, of the
-    device or of the instance of a shared one (MIG), without NVML's "GPU-" or "MIG-"."""
+    """Device on which the process has a context. identity: torch's number of the device in this process. uuid: CUDA's,
+    of the device or of the instance of a shared one (MIG), without NVML's "GPU-" or "MIG-"."""
 
     identity: int
     uuid: str
@@ -68,9 +68,10 @@ class DeviceFacts:
 
 @dataclass(frozen=True, slots=True)
 class OptimizerFacts:
-    """One optimizer object, made at `site`. parameters: tensors; elements: numbers in them. foreach, fused: of the
-    first group, None where torch chooses. groups: of parameters; distinct_groups: with different options; 0 where not
-    known. made: at least so many, one in the place of the other, of these types: "SGD or RMSprop"."""
+    """Optimizer object of the job, made at `site`. parameters: number of tensors; elements: count of numbers in them.
+    foreach, fused: options of the first group, None if torch chooses. groups: number of parameter groups;
+    distinct_groups: number with different options; 0 if unknown. made: least number of such objects that replaced each
+    other, of the types in `type`: "SGD or RMSprop"."""
 
     identity: int
     type: str
@@ -86,9 +87,9 @@ class OptimizerFacts:
 
 @dataclass(frozen=True, slots=True)
 class TopModuleFacts:
-    """Module that the user's code calls itself. parameters: tensors; parameter_bytes: of its tree. compiled: by
-    torch.compile. dense_embedding_elements: of its embeddings with a dense gradient and an unshared table. own: its
-    class is torch's."""
+    """Module that the user's code calls itself. parameters: number of tensors; parameter_bytes: their size, with
+    submodules. compiled: True if by torch.compile. dense_embedding_elements: numbers in embeddings with a dense
+    gradient and an unshared table. own: True if its class is torch's."""
 
     identity: int
     type: str
@@ -103,8 +104,8 @@ class TopModuleFacts:
 
 @dataclass(frozen=True, slots=True)
 class WithoutGradientFacts:
-    """Calls of a top module without gradients in the discovery steps. same: those that were given a tensor which the
-    module was given with gradients, too, or none that could be compared. site: line of the first of these."""
+    """Calls of a top module without gradients in the discovery steps. same: number of calls with a tensor that the
+    module also got with gradients, or with none that could be compared. site: line of the first such call."""
 
     identity: int
     calls: int
@@ -131,10 +132,10 @@ class ModuleFacts:
 @dataclass(frozen=True, slots=True)
 class LoaderFacts:
     """DataLoader iterator and its settings. `loader` is equal for iterators with one construction site and settings.
-    in_memory_tensors: an item is only an index into tensors in memory. batched_fetch: one call reads a batch. collate:
-    name of the function. item_site: definition of the dataset's item function. seed: the iterator's random base seed
-    modulo 2**31; spawned workers write 2**31 + seed instead of the identity. made_by: number of the DataLoader object,
-    None if unknown."""
+    in_memory_tensors: True if an item is only an index into tensors in memory. batched_fetch: True if one call reads a
+    batch. collate: name of the function. item_site: definition of the dataset's item function. seed: the iterator's
+    random base seed modulo 2**31; spawned workers write 2**31 + seed instead of the identity. made_by: number of the
+    DataLoader object, None if unknown."""
 
     identity: int
     loader: int
@@ -168,7 +169,7 @@ class CodeLine:
 
 @dataclass(frozen=True, slots=True)
 class CodeFacts:
-    """Traced function. loop: it has the training loop. A LINE record's identity is `base` + (line - first_line)."""
+    """Traced function. loop: True with the training loop. A LINE record's identity is `base` + (line - first_line)."""
 
     base: int
     file: str
@@ -184,8 +185,8 @@ LONGEST_EVENT = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class LineCostFacts:
-    """Cost of timing lines: ns for a call of an untimed function, and for a line. A LINE record's flags count such
-    calls in it (255 or more)."""
+    """Cost of timing lines. call: ns per call of an untimed function; line: ns per line. A LINE record's flags count
+    the untimed calls in it (255 or more)."""
 
     call: int
     line: int
@@ -197,8 +198,8 @@ class LineCostFacts:
 
 @dataclass(frozen=True, slots=True)
 class SiteFacts:
-    """Call of a tensor method in the discovery steps: item, cpu, to, tolist, numpy, nonzero, copy_ … device: of the
-    tensor. count: calls in `steps` steps, with `forwards` calls of top modules."""
+    """Calls of a tensor method at one line in the discovery steps: item, cpu, to, tolist, numpy, nonzero, copy_ …
+    device: the tensor's. count: number of calls in `steps` steps, with `forwards` calls of top modules."""
 
     name: str
     device: str
@@ -210,9 +211,9 @@ class SiteFacts:
 
 @dataclass(frozen=True, slots=True)
 class SampledPath:
-    """Path of calls. duration: ns of the first line, of all steps together, without called user functions. part: of the
-    step that calls it, "input", "forward", "backward", "optimizer" or "". lines: the user's, innermost first. ran:
-    executions of the first line, 0 if unknown."""
+    """Path of calls with its time. duration: ns in the first line over all steps, without called user functions. part:
+    part of the step that calls it, "input", "forward", "backward", "optimizer" or "". lines: the user's lines,
+    innermost first. ran: number of executions of the first line, 0 if unknown."""
 
     duration: int
     part: str
@@ -222,8 +223,8 @@ class SampledPath:
 
 @dataclass(frozen=True, slots=True)
 class SampleFacts:
-    """Line times in all user functions, in a few steps; of frequent calls, estimated from some. start: monotonic ns.
-    iterator: of a few batches that a worker made, as in loader.bin."""
+    """Line times in all user functions over a few steps; of frequent calls, estimated from some. start: monotonic ns.
+    iterator: identity of the loader iterator, as in loader.bin, if a worker's batches were timed."""
 
     steps: int
     paths: tuple[SampledPath, ...]
@@ -233,10 +234,10 @@ class SampleFacts:
 
 @dataclass(frozen=True, slots=True)
 class RepeatedLine:
-    """A line that computed what it had computed before. outer: the line that calls its function, depth: how many
-    functions run then. evaluations: per step; again: those after the first step, per step, whose result was there
-    before, in `duration` ns, `with_graph` of it with results that backward goes to; results: different ones. called:
-    package's function that gave them, "" for the line itself. first, asker: lines of one call that ask in one step."""
+    """Line that computed again what it had computed before. evaluations: number per step; again: number per step, after
+    the first step, with a repeated result, in `duration` ns, `with_graph` of it for results that backward goes to;
+    results: number of different ones. outer: line that calls its function; depth: size of the stack. called: package
+    function that made the result, "" for the line itself. first, asker: lines of one call that ask in one step."""
 
     site: SourceLine
     evaluations: float
@@ -264,7 +265,8 @@ class WholeRead:
 
 @dataclass(frozen=True, slots=True)
 class OutsideCall:
-    """Function outside of the job that a line calls. duration: ns per step. one_file: all calls name the same file."""
+    """Function outside of the job that a line calls. duration: ns per step. one_file: True if all name the same
+    file."""
 
     name: str
     duration: float
@@ -273,12 +275,12 @@ class OutsideCall:
 
 @dataclass(frozen=True, slots=True)
 class LineWork:
-    """A line that calls or reads such things. evaluations, duration (ns): per step; own: ns of that outside of watched
-    functions. double: it gives arrays of double precision; one_hot: shape of the one-hot vectors that it gives;
-    held: bytes of the memory that the tensors of one evaluation lie in, used: of these tensors alone; dropped: ns of
-    what it bound in a generator and nobody read, a fraction `unread` of it; made: rows that a loader, or what drops
-    some on their way to it, took from there in `taken` ns; kept: fraction of a batch's items that are rows of what this
-    function made of them."""
+    """Line with the calls and reads that it makes. evaluations, duration (ns): per step; own: ns of that outside of
+    watched functions. double: True if it makes arrays of double precision; one_hot: shape of the one-hot vectors that
+    it makes; held: bytes of the memory behind the tensors of one evaluation, used: bytes of these tensors alone;
+    dropped: ns spent on values that it bound in a generator, of which a fraction `unread` was never read; made: rows
+    that a loader, or a filter before it, took from this line in `taken` ns; kept: fraction of a batch's items that are
+    rows made by this function."""
 
     site: SourceLine
     evaluations: float
@@ -300,9 +302,9 @@ class LineWork:
 
 @dataclass(frozen=True, slots=True)
 class RepeatFacts:
-    """Results that came again within `steps` steps, and what the lines went through. start, end: ns; held: of that, ns
-    for looking at results. single: lines gave arrays of single precision, too. iterator: of a worker's few batches, as
-    in loader.bin."""
+    """Repeated results within `steps` steps, and the work of lines. start, end: ns; held: ns of that for looking at
+    results. single: True if lines also made arrays of single precision. iterator: identity of the loader iterator, as
+    in loader.bin, if a worker was examined."""
 
     start: int
     end: int
@@ -316,8 +318,8 @@ class RepeatFacts:
 
 @dataclass(frozen=True, slots=True)
 class PickedFacts:
-    """Nodes of a pass of whose rows the loss uses a fraction, `kept`, by number as in `PassFacts`. path: module that
-    made them, called at `made`."""
+    """Nodes of a backward pass of whose rows the loss uses only a fraction, `kept`. nodes: numbers as in `PassFacts`.
+    path: module that made them; made: line that called that module."""
 
     nodes: tuple[tuple[int, int], ...]
     kept: float
@@ -327,13 +329,13 @@ class PickedFacts:
 
 @dataclass(frozen=True, slots=True)
 class PassFacts:
-    """Backward passes that are alike. count: of them; site: line that calls backward. Nodes of the graph by their
-    sequence numbers, counted back from the newest, as (first, last) of each run. visited: all; nothing: those that lead
-    to gradients only that were dropped; partly: those that lead to others, too. elements, shapes: of the dropped
-    gradients; unowned: True if they are of parameters that no optimizer has, else they were set to nothing before one
-    took them. path: module whose nodes are for nothing, called at `made`; passed: line that calls what goes on with its
-    result. picked: nodes of which the loss uses some rows. Of torch.autograd.grad, asked: the number of gradients that
-    it gives, and read: the places of those that its caller reads; 0 and none for backward()."""
+    """Backward passes that are alike. count: number of passes; site: line that calls backward. Graph nodes are given by
+    sequence number, counted back from the newest, as (first, last) of each run. visited: all nodes; nothing: nodes that
+    lead only to dropped gradients; partly: nodes that also lead to others. elements, shapes: of the dropped gradients;
+    unowned: True if no optimizer has their parameters, else the gradients were set to nothing before an optimizer took
+    them. path: module whose nodes are for nothing, called at `made`; passed: line that calls what goes on with its
+    result. picked: nodes of which the loss uses some rows. For torch.autograd.grad, asked: number of gradients that it
+    returns, and read: positions of those that its caller reads; 0 and none for backward()."""
 
     count: int
     site: SourceLine | None = None
@@ -353,7 +355,7 @@ class PassFacts:
 
 @dataclass(frozen=True, slots=True)
 class PassSiteFacts:
-    """Line that started many backward passes in a step, one at `start` ns. shared: they went through the same graph."""
+    """Line that started many backward passes in a step, one at `start` ns. shared: True if they had the same graph."""
 
     site: SourceLine
     start: int
@@ -362,7 +364,7 @@ class PassSiteFacts:
 
 @dataclass(frozen=True, slots=True)
 class UnreadFacts:
-    """Results of a module that the line which calls it drops. results: their places; calls: per step."""
+    """Results of a module that the calling line drops. results: their positions; calls: number per step."""
 
     path: str
     type: str
@@ -373,7 +375,7 @@ class UnreadFacts:
 
 @dataclass(frozen=True, slots=True)
 class UseFacts:
-    """Fate of gradients and of results of modules within `steps` steps."""
+    """Use of gradients and of results of modules within `steps` steps."""
 
     steps: int
     passes: tuple[PassFacts, ...] = ()
@@ -393,8 +395,8 @@ class BetweenFacts:
 
 @dataclass(frozen=True, slots=True)
 class CaughtFacts:
-    """Slow step with stack samples. start: of the step, ns; end: of the last sample, ns. usual: ns of a step then.
-    paths: by sampled time; their first line ran."""
+    """Slow step with stack samples. start: start of the step, ns; end: time of the last sample, ns. usual: usual
+    duration of a step then, ns. paths: calls with their sampled time, the line that ran first."""
 
     start: int
     end: int
@@ -408,12 +410,12 @@ class CaughtFacts:
 
 @dataclass(frozen=True, slots=True)
 class SettingsFacts:
-    """Process-wide settings of torch and the machine, in an early step. usable_cpus: those that the process may run on.
-    packages: installed ones that a fix could use. allocator: PYTORCH_CUDA_ALLOC_CONF (or PYTORCH_ALLOC_CONF).
+    """Process-wide settings of torch and the machine, in an early step. usable_cpus: number that the process may run
+    on. packages: installed packages that a fix could use. allocator: PYTORCH_CUDA_ALLOC_CONF (or PYTORCH_ALLOC_CONF).
     debug_switches: (name, value) of active environment variables for debugging. memory_limit: bytes of the device, else
     of the process. autocast: dtype of the autocast around modules that are trained, "off", None if unknown.
-    anomaly_site, deterministic_site: the line that switched it on, by its text; threads_site: one that calls
-    torch.set_num_threads, where OMP_NUM_THREADS is set to as many. environments: gymnasium or such is imported."""
+    anomaly_site, deterministic_site: line whose text switches it on; threads_site: line that calls
+    torch.set_num_threads, if OMP_NUM_THREADS is set to as many. environments: True if gymnasium or such is imported."""
 
     intra_op_threads: int
     inter_op_threads: int
@@ -440,7 +442,7 @@ class SettingsFacts:
 
 @dataclass(frozen=True, slots=True)
 class CompilationFacts:
-    """Compilation by TorchDynamo. start: monotonic ns if known. failed: why nothing was compiled."""
+    """Compilation by TorchDynamo. start: monotonic ns, if known. failed: reason why nothing was compiled, else ""."""
 
     function: str
     file: str
@@ -454,7 +456,7 @@ class CompilationFacts:
 
 @dataclass(frozen=True, slots=True)
 class GraphBreakFacts:
-    """Graph break of TorchDynamo: its line, and the reason in TorchDynamo's words."""
+    """Graph break of TorchDynamo. site: its line; reason: in TorchDynamo's words."""
 
     site: SourceLine
     reason: str
@@ -462,11 +464,11 @@ class GraphBreakFacts:
 
 @dataclass(frozen=True, slots=True)
 class TraceFacts:
-    """Window of torch's profiler. path: relative to the process folder. start, end: monotonic ns. epoch_ns and
-    monotonic_ns: read together, to align the trace (epoch) with the journal (monotonic). thread: the system's id of the
-    training thread, as in the trace; 0 if unknown. memory: with every allocation (profile_memory). caught: of a
-    predicted slow step (`steptime run --catch`). packages: paths of imported ones, of which a trace names the files
-    without the folders above; with stacks only."""
+    """Window of torch's profiler. path: relative to the process folder. start, end: monotonic ns. epoch_ns,
+    monotonic_ns: one instant on both clocks, to align the trace (epoch) with the journal (monotonic). thread: the
+    system's id of the training thread, as in the trace; 0 if unknown. memory: True with every allocation
+    (profile_memory). caught: True for a predicted slow step (`steptime run --catch`). packages: paths of imported
+    packages, of whose files a trace omits the folders above; with stacks only."""
 
     number: int
     path: str
@@ -484,8 +486,8 @@ class TraceFacts:
 
 @dataclass(frozen=True, slots=True)
 class ChangeFacts:
-    """Outcome of a trial's change in this process. identity: its index in the plan. applied: it was in force;
-    exercised: a training step ran under it. detail: its extent, or the obstacle. seconds: preparation (compilation)."""
+    """Outcome of a trial's change in this process. identity: its index in the plan. applied: True if it was in force;
+    exercised: True if a training step ran under it. detail: its extent, or the obstacle. seconds: preparation time."""
 
     identity: int
     kind: str
@@ -499,8 +501,8 @@ class ChangeFacts:
 @dataclass(frozen=True, slots=True)
 class InputFacts:
     """Inputs of a top module, in `steps` steps examined call by call. identity, module: its number and class. rows:
-    first dimension of all its tensors, the batch. tokens: per call; None if it reads none. changed: later sizes
-    differed too often for these to hold.
+    first dimension of all its tensors, the batch. tokens: number per call; None if it reads none. changed: True if
+    later sizes differed too often for these to hold.
 
     Raises ValueError for sizes that no call has."""
 
@@ -518,8 +520,8 @@ class InputFacts:
 
 @dataclass(frozen=True, slots=True)
 class EvaluatedFacts:
-    """Calls of the top module of `InputFacts` without gradients. rows: that most of them have; larger: elements of such
-    a row, as a multiple of a training row's."""
+    """Calls of the top module of `InputFacts` without gradients. rows: batch size of most of them; larger: elements per
+    row, as a multiple of a training row's."""
 
     identity: int
     rows: int
@@ -528,16 +530,16 @@ class EvaluatedFacts:
 
 @dataclass(frozen=True, slots=True)
 class LossFacts:
-    """Scaling of the first losses that backward started on: divided or multiplied by something, or not."""
+    """Scaling of the first losses that backward started on. divided: True if divided or multiplied by a number."""
 
     divided: bool
 
 
 @dataclass(frozen=True, slots=True)
 class ItemFacts:
-    """Items in the first `batches` batches of an iterator. drawn: making them took random numbers from a generator of
-    torch, numpy or Python. bytes: of an item, the largest mean of these batches; None for unknown types. available:
-    bytes of free host memory then, None if unknown.
+    """Items in the first `batches` batches of an iterator. drawn: True if making them took random numbers from a
+    generator of torch, numpy or Python. bytes: size of an item, the largest mean of these batches; None for unknown
+    types. available: bytes of free host memory then, None if unknown.
 
     Raises ValueError for a negative size."""
 
@@ -556,8 +558,8 @@ class ItemFacts:
 class LeakFacts:
     """Objects that steps leave behind in Python, by holder. kind: "list", "dict", …, "cache" (of a function), "cycle"
     (of itertools), "variable", "attribute", "closure", "hook"; "" if unknown. tensors, bytes (of their storages),
-    graphs (tensors with an autograd graph) and nodes (growth of the deepest graph): per step, over `steps` steps. site:
-    the line where it grows."""
+    graphs (tensors with an autograd graph) and nodes (growth of the deepest graph): number per step, over `steps`
+    steps. site: line at which the number grows."""
 
     kind: str
     name: str
@@ -572,8 +574,8 @@ class LeakFacts:
 @dataclass(frozen=True, slots=True)
 class GrowingFacts:
     """Container that became longer with every step. kind: its type, "cache" for results that functools.lru_cache keeps;
-    name: of the variable or attribute; entries: by which it grew per step. site: the line that makes it longer, if
-    known. most: entries of a deque or cache that has a limit."""
+    name: the variable's or attribute's; entries: growth per step. site: line that makes it longer, if known. most:
+    limit of a deque or cache, in entries."""
 
     kind: str
     name: str
@@ -584,17 +586,17 @@ class GrowingFacts:
 
 @dataclass(frozen=True, slots=True)
 class FreedFacts:
-    """Names of leaks and containers that were emptied after they had been reported: they are bounded. No names: all
-    that were reported so far, because other calls end a step from now on."""
+    """Leaks and containers that were emptied after they had been reported, so they are bounded. names: their names; ()
+    for all that were reported so far, because other calls end a step from now on."""
 
     names: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class OutOfMemoryFacts:
-    """Out-of-memory error that ended the process. asked: bytes; None if the message lacks them. device: "cpu", "cuda".
-    site: the user's innermost line. step: steps before. held: bytes by owner, as far as Python knows; resident: bytes
-    of the process, 0 if unknown; limit: bytes available to it, None if unknown."""
+    """Out-of-memory error that ended the process. asked: requested bytes; None if the message lacks them. device:
+    "cpu", "cuda". site: the user's innermost line. step: number of steps before. held: bytes by owner, as far as Python
+    knows; resident: bytes of the process, 0 if unknown; limit: bytes available to it, None if unknown."""
 
     message: str
     device: str
@@ -646,9 +648,9 @@ class TelemetrySample:
     """Sample of the job's processes and the machine, by the supervisor, about once a second.
 
     monotonic_ns: time. job_cpu, other_cpu: CPU seconds per second of the job, and of everything else on the machine;
-    together at most its `cpus` (None in older recordings).
-    resident_bytes: of the job. pressure: /proc/pressure/cpu "some avg10", percent. steal: CPU seconds per second.
-    devices: those on this host on which the job's processes report a context."""
+    together at most its `cpus` (None in older recordings). resident_bytes: the job's. pressure: /proc/pressure/cpu
+    "some avg10", percent. steal: CPU seconds per second that a hypervisor took. devices: devices on this host on which
+    the job's processes report a context."""
 
     monotonic_ns: int
     job_cpu: float
@@ -663,9 +665,9 @@ class TelemetrySample:
 @dataclass(frozen=True, slots=True)
 class Manifest:
     """Content of manifest.json. exit_status: in a shell's convention (128 + signal); None while the job runs, or if the
-    supervisor was killed. commit: of the directory's working tree at the job's start, "" outside of one; dirty: tracked
-    files differed from it, None if unknown. before_ns: delay of the job's start by the launcher; job_ns: from the job's
-    start to its end; after_ns: work of the launcher after it; 0 if unknown."""
+    supervisor was killed. commit: commit of the directory's working tree at the job's start, "" outside of one; dirty:
+    True if tracked files differed from it, None if unknown. before_ns: delay of the job's start by the launcher;
+    job_ns: from the job's start to its end; after_ns: work of the launcher after it; 0 if unknown."""
 
     format_version: int
     steptime: str
@@ -687,8 +689,8 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True)
 class Process(RuleFacts):
-    """Process that trained (or inferred). workers: loader.bin; in_workers: line times in loader workers; freed: names
-    that are left out of leaks and growing."""
+    """Process that trained (or inferred). workers: records of loader.bin; in_workers: line times in loader workers;
+    freed: names that are left out of leaks and growing."""
 
     folder: Path
     facts: ProcessFacts

@@ -10,8 +10,9 @@ from steptime.recording.fact_fields import fact
 
 @dataclass(frozen=True, slots=True)
 class PaddingFacts:
-    """Mean fraction of padding in `batches` batches of tokens. tokens: mean number per batch; 0 if unknown. beyond:
-    mean fraction of the length behind the longest row. site: line that fills rows up, None if unknown.
+    """Padding of token batches. share: mean fraction of padding in `batches` batches; tokens: mean number per batch, 0
+    if unknown. beyond: mean fraction of the length after the end of the longest row. site: line that fills rows up,
+    None if unknown.
 
     Raises ValueError for a share outside of 0 to 1."""
 
@@ -47,9 +48,9 @@ class CalledFacts:
 
 @dataclass(frozen=True, slots=True)
 class TracerFacts:
-    """Tool that Python calls while the training thread runs, at the start of an early step. kind: "trace"
+    """Tool that Python calls while the training thread runs, seen at the start of an early step. kind: "trace"
     (sys.settrace: a debugger, coverage), "profile" (sys.setprofile: cProfile), "memory" (tracemalloc). tool: top module
-    of its function, "?" if unknown. site: line of the user's that by its text switches it on."""
+    of its function, "?" if unknown. site: user's line whose text switches it on."""
 
     kind: str
     tool: str
@@ -58,8 +59,8 @@ class TracerFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleFacts:
-    """Facts that rules and fixes take as the probe wrote them: fields of a process, and by the same names of its case.
-    reason, in_trace: why one may be missing."""
+    """Facts that rules and fixes take as the probe wrote them: fields of a process, and fields of its case with the
+    same names."""
 
     padding: PaddingFacts | None = fact(None, "padding", reason="no batch of tokens was seen")
     texts: tuple[FunctionText, ...] = fact(

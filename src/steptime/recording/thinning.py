@@ -45,7 +45,7 @@ LEAST_CALLS = 5
 
 @dataclass(frozen=True, slots=True)
 class Thinned:
-    """Packed blocks to append to journal.packed and loader.packed. left_out: steps. sign: the kind that marks steps."""
+    """Packed blocks for journal.packed and loader.packed. left_out: number of steps. sign: kind that marks steps."""
 
     journal: bytes
     loader: bytes
@@ -54,9 +54,9 @@ class Thinned:
 
 
 def thin(journal: Records, loader: Records, sign: Kind | None = None, rate: float = BYTES_PER_SECOND) -> Thinned:
-    """Returns the records of an interval of the run in no more bytes than its length allows, whole if they fit. The
-    first record of each stays first, so that a reader recognizes a block. sign: kind that marked steps in earlier
-    intervals; in one that only evaluates, calls are no steps."""
+    """Returns the records of an interval of the run, thinned to the size that its length allows, or whole if they fit.
+    The first record of each journal stays first, so that a reader recognizes a block. sign: kind that marked steps in
+    earlier intervals, so that an interval that only evaluates has no steps. rate: most bytes per second of the run."""
     journal, loader = (records[plausible(records, None)] for records in (journal, loader))
     ends, (found, marks) = _ends(journal), _marks(journal)
     length = int(ends.max() - ends.min()) if len(journal) else 0

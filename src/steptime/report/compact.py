@@ -41,7 +41,7 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class CompactJob:
-    """Job, and where it ran. ranks: processes that trained; shown: the one that the document is about."""
+    """Job, and where it ran. ranks: number of processes that trained; shown: name of the document's process."""
 
     command: str
     device: str
@@ -53,7 +53,7 @@ class CompactJob:
 
 @dataclass(frozen=True, slots=True)
 class CompactStep:
-    """Step of the job. duration_ns: mean of `steps` usual steps. warm_up, excluded: numbers of steps left out."""
+    """Step of the job. duration_ns: mean of `steps` usual steps. warm_up, excluded: number of steps left out."""
 
     duration_ns: Interval
     steps: int
@@ -114,9 +114,9 @@ class CompactModule:
 
 @dataclass(frozen=True, slots=True)
 class CompactCost:
-    """Cost of steptime itself. per_step_ns: of the always-on timers; measured: False if estimated from the number of
-    records. once_ns: of examining some steps closely; once_share: fraction of the run; peaks_ns: of measuring the
-    machine's peaks afterwards."""
+    """Cost of steptime itself. per_step_ns: cost of the always-on timers; measured: False if estimated from the number
+    of records. once_ns: cost of examining some steps closely; once_share: fraction of the run; peaks_ns: time for
+    measuring the machine's peaks afterwards."""
 
     per_step_ns: int | None
     measured: bool
@@ -127,9 +127,10 @@ class CompactCost:
 
 @dataclass(frozen=True, slots=True)
 class CompactThroughput:
-    """Throughput of the job. samples: per step. rate: samples per second in a steady step; run_rate: over the whole
-    run, with its warm-up, its evaluations and steptime's own time. tokens: per step, including padding, None if its
-    batches are not token ids. counted_from: "loader", or "inputs of" the model whose calls show the batch size."""
+    """Throughput of the job. samples: number per step. rate: samples per second in a steady step; run_rate: over the
+    whole run, with its warm-up, its evaluations and steptime's own time. tokens: number per step, including padding,
+    None if its batches are not token ids. counted_from: "loader", or "inputs of" the model whose calls show the batch
+    size."""
 
     samples: float
     rate: float
@@ -140,10 +141,10 @@ class CompactThroughput:
 
 @dataclass(frozen=True, slots=True)
 class CompactGpu:
-    """Use of one GPU in a steady step. busy: share of the time in which the driver saw a kernel run. mfu, hfu: model
-    and hardware FLOPs utilization by the device's datasheet, 0 to 1. price: $ per 1,000 steps of the job, where a price
-    an hour was given. flop_per_byte: of the operators that have a model; balance: of the device, in the dtype with most
-    of their FLOPs. None: not known."""
+    """Use of one GPU in a steady step; None for an unknown value. busy: fraction of the time in which the driver saw a
+    kernel run. mfu, hfu: model and hardware FLOPs utilization by the device's datasheet, 0 to 1. price: $ per 1,000
+    steps of the job, if a price per hour was given. flop_per_byte: arithmetic intensity of the operators that have a
+    model; balance: intensity at which the device is balanced, in the dtype with most of their FLOPs."""
 
     busy: float | None = None
     mfu: float | None = None
@@ -156,9 +157,9 @@ class CompactGpu:
 @dataclass(frozen=True, slots=True)
 class CompactElsewhere:
     """Predicted step on another device, or with a link that is `link` times as fast (`diagnose --on`, `--link`), with
-    as many ranks as here. device: "" for the same. kernels_ns: of the device, per step; kernels_here_ns: in the trace.
-    communication: fraction of these in kernels that communicate. checked: such predictions were compared with traces of
-    both devices; otherwise their error is unknown. peaks: sources of the peaks of both."""
+    as many ranks as here. device: "" for the same device. kernels_ns: kernel time per step there; kernels_here_ns:
+    kernel time in the trace. communication: fraction of kernel time. checked: True if such predictions were compared
+    with traces of both devices; else their error is unknown. peaks: sources of both devices' peaks."""
 
     device: str
     link: float
@@ -173,10 +174,10 @@ class CompactElsewhere:
 @dataclass(frozen=True, slots=True)
 class CompactReport:
     """Compact report of a job. headline: answer for a person. confidence: "confident", "likely" or "unclear"; reason:
-    why. bottleneck: a category, "balanced" or "unknown". findings: those with the largest savings first; modules:
-    longest first; more_findings, more_problems, more_modules: numbers of those in the full document only. next: command
-    that helps most, ready to paste. elsewhere: predictions, if requested. decides: side that decides the step's length,
-    "host", "device" or "both"; "" if unknown."""
+    basis of the confidence. bottleneck: a category, "balanced" or "unknown". findings: largest savings first; modules:
+    longest first; more_findings, more_problems, more_modules: number of entries in the full document only. next:
+    command that helps most, ready to paste. elsewhere: predictions, if requested. decides: side that decides the step's
+    length, "host", "device" or "both"; "" if unknown."""
 
     schema: str
     schema_version: int
@@ -203,7 +204,7 @@ class CompactReport:
 
 
 def compact(report: Report) -> CompactReport:
-    """Compact form of the first process; modules are dropped from one that gets too large."""
+    """Compact form of a report, of its first process; modules are dropped if the document gets too large."""
     made = _compact(report)
     while len(document(made)) > LARGEST and made.modules:
         made = replace(made, modules=made.modules[:-1], more_modules=made.more_modules + 1)

@@ -61,7 +61,7 @@ _ITERATOR = re.compile(r"^enumerate\(DataLoader\)#_(SingleProcess|MultiProcessin
 
 
 def facts_of_process(process: Process) -> Facts:
-    """Switches of a recorded process, its modules and the changes of a trial that were in force."""
+    """Facts of a recorded process: its switches, its modules and the changes of a trial that were in force."""
     top_modules = ", ".join(
         f"{model.type} of {model.parameters} parameter tensors{', compiled' if model.compiled else ''}"
         for model in process.top_modules
@@ -96,7 +96,7 @@ def _switches(settings: SettingsFacts | None) -> list[tuple[str, str]]:
 
 
 def facts_of_trace(trace: Trace) -> Facts:
-    """Facts of a bare trace: kind of its loader, as far as names show it, and its devices."""
+    """Facts of a bare trace: the kind of its loader, as far as names in it show that, and its devices."""
     found = []
     kinds = {match[1] for match in map(_ITERATOR.match, trace.symbols) if match}
     if kinds:
@@ -155,9 +155,9 @@ def cost_of(
     tracer: Estimate | None = None,
     manifest: Manifest | None = None,
 ) -> Cost:
-    """Cost of the always-on timers and of the profiler in one process, and of measuring the machine's peaks afterwards.
-    If other programs took CPUs from the job, turns differ because of them, so no difference counts. tracer: as in
-    `Cost`. manifest: of the job's recording, None without one."""
+    """Cost of steptime in one process: always-on timers, profiler, and the measurement of the machine's peaks
+    afterwards. contention: CPU time that other programs took; with it, turns with and without timers are not compared.
+    tracer: as in `Cost`. manifest: of the job's recording, None without one."""
     dispatch = machine.dispatch if machine is not None else None
     each = RECORD_COST if dispatch is None else RECORD_OPERATORS * dispatch.value
     steady = np.flatnonzero(steps.steady)
@@ -211,8 +211,8 @@ MOST_SAMPLES = 240
 def machine_over_time(
     telemetry: Sequence[TelemetrySample], own: Sequence[DeviceFacts], case: Case, start: int
 ) -> MachineOverTime | None:
-    """Machine over time from the launcher's telemetry. own: the process's devices. start: monotonic ns of the first
-    step. Left out: a series that any sample lacks, and the time before the process has reported its devices."""
+    """Machine over time from the launcher's telemetry. own: the process's devices. start: first step's start, monotonic
+    ns. Series that any sample lacks, and the time before the process has reported its devices, are left out."""
     cpus = case.settings.usable_cpus if case.settings is not None else 0
     reported = next(
         (number for number, each in enumerate(telemetry) if any(device.of(own) for device in each.devices)), 0
@@ -258,7 +258,8 @@ def _held_back(reasons: int | None) -> float | None:
 
 
 def throughput_of(case: Case, steps: Steps, left_out: int = 0) -> Throughput | None:
-    """Throughput by the loader's batch size, else the model's inputs, or None. left_out: steps that `steps` lacks."""
+    """Throughput of a process, by the loader's batch size, else by the model's inputs; None if neither is known.
+    left_out: number of steps of the run that `steps` lacks."""
     samples, step, inputs = samples_per_step(case), case.step.duration.value, case.inputs
     if not samples or step <= 0:
         return None
@@ -304,7 +305,7 @@ def compose(
     problems: tuple[str, ...] = (),
     ranks: RankComparison | None = None,
 ) -> Report:
-    """Report of a recording or of traces. source: the path as the user gave it. processes: at least one.
+    """Report of a recording or of traces. source: path as the user gave it. processes: reports of one process or more.
 
     The straggler comes first, else the slowest trainer; it alone keeps its step view and traces, small ones whole."""
     ordered = sorted(processes, key=lambda process: (-process.case.step.duration.value, process.rank or 0))
@@ -333,7 +334,7 @@ def with_trials(report: Report, folder: Path | None) -> Report:
 
 
 def of_copies(report: Report, source: str) -> Report:
-    """Report of temporary copies under the name that the user gave, `source`; its traces keep only their names."""
+    """Report of temporary copies of files under the user's path, `source`; its traces keep only their file names."""
     processes = (
         replace(process, traces=tuple(replace(each, path=Path(each.path).name) for each in process.traces))
         for process in report.processes
@@ -342,9 +343,9 @@ def of_copies(report: Report, source: str) -> Report:
 
 
 def next_command(source: str, environment: JobEnvironment, process: ProcessReport) -> str:
-    """Command that helps most now, ready to paste. In this order: a search for the first lost value if the gradients
-    explode; a run that shows whether a leak is gone if memory will soon be full; trials of the fixes for the findings;
-    the page of the largest finding, or of the parts of computing; the page of a caveat; else the whole report."""
+    """Command that helps most now, ready to paste. The first that applies: a search for the first lost value (gradients
+    explode); a run that shows whether a leak is gone (memory will soon be full); trials of the fixes for the findings;
+    the page of the largest finding or of the parts of computing; the page of a caveat; the whole report."""
     if environment.command and any(finding.code == EXPLODING for finding in process.findings):
         return f"steptime nan -- {environment.command}"
     if environment.command and worsening(process.case) == LEAK:
@@ -362,7 +363,7 @@ def next_command(source: str, environment: JobEnvironment, process: ProcessRepor
 
 
 def confirming(source: str, command: str) -> str:
-    """Command that records the job again once a line is changed, and compares: says whether a leak is gone."""
+    """Command that, after a line was changed, records the job again and compares: that shows whether a leak is gone."""
     recorded = shlex.quote(f"{source.rstrip('/')}-changed")
     return f"steptime run --recording {recorded} -- {command} && steptime compare {shlex.quote(source)} {recorded}"
 

@@ -40,8 +40,8 @@ class FlameLabel:
 
 @dataclass(frozen=True, slots=True)
 class FlameThread:
-    """Stacks of a thread or stream. kind: "thread" or "stream". Columns of numbers, callers before callees: position of
-    the caller (-1 for the first stack, the root), label, own ns."""
+    """Call stacks of a thread or stream. kind: "thread" or "stream". The columns are lists of numbers as text, callers
+    before callees: position of the caller (-1 for the root), number of the label, own time in ns."""
 
     name: str
     kind: str
@@ -75,7 +75,7 @@ class FlameGraph:
 
 
 def stacks_of(thread: FlameThread) -> tuple[list[int], list[int], list[int]]:
-    """(callers, labels, own ns) of a thread's stacks."""
+    """Decoded columns of a thread's stacks: (positions of callers, numbers of labels, own times in ns)."""
     parent, label, own = (
         [int(number) for number in column.split()]
         for column in (thread.parent_column, thread.label_column, thread.self_column)
@@ -84,14 +84,14 @@ def stacks_of(thread: FlameThread) -> tuple[list[int], list[int], list[int]]:
 
 
 def flame_of_process(recorded: RecordedBreakdown) -> FlameGraph | None:
-    """Flame graph of a step with Python stacks if there is one; None if nothing was profiled."""
+    """Flame graph of a profiled step, of one with Python stacks if there is one; None if nothing was profiled."""
     stacked = [window for window in recorded.windows if window.stacks and len(window)]
     steps = stacked[-1] if stacked else recorded.profiled
     return flame_of(steps) if steps is not None else None
 
 
 def flame_of(steps: StepContext) -> FlameGraph:
-    """Flame graph of the most usual of the steps, at least one."""
+    """Flame graph of the step closest to the median. steps: at least one."""
     at = usual(steps.windows[:, 1] - steps.windows[:, 0])
     labels: dict[FlameLabel, int] = {}
     named = _numbered(steps.trace, labels)

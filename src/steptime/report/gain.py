@@ -32,7 +32,7 @@ def gain_of(report: Report) -> Gain | None:
 
 
 def measured_gain(trials: TrialReport) -> Gain | None:
-    """Gain of the adopted patch, else of the best adopted change; None if none was adopted."""
+    """Gain of a trial's adopted patch, else of its best adopted change; None if none was adopted."""
     adopted = [each for each in trials.variants if each.verdict == TrialVerdict.ADOPT.value and each.speed is not None]
     best = max(adopted, key=lambda each: (each.name == PATCH, each.speed.value if each.speed else 0.0), default=None)
     if best is None or best.speed is None or trials.step_ns is None or best.speed.value <= 1 or trials.kind == "lab":
@@ -53,9 +53,9 @@ def _of_run(speed: Estimate | None, other: OtherWork) -> str:
 
 
 def possible_gain(process: ProcessReport) -> Gain | None:
-    """Step time that all findings together could leave. Findings of one category save no more than it takes, and all no
-    more than the step. Bounds add, which is wider than independent errors. A place without a known cause promises
-    nothing: nobody knows how much of its time is needed."""
+    """Predicted gain: the step time that remains if all findings are fixed, None without any. Findings of one category
+    save no more than it takes, and all together no more than the step. Bounds add, which is wider than independent
+    errors. A finding at a place without a known cause counts nothing: nobody knows how much of its time is needed."""
     case, step = process.case, process.case.step.duration
     found = [
         (each, each.savings)

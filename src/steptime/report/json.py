@@ -99,7 +99,7 @@ LARGEST = 256 << 20
 
 
 def render(report: Report) -> str:
-    """Report as by `document`, without the traces' contents."""
+    """Report as JSON that `read` accepts, without the content of traces."""
     return document(without_contents(report))
 
 
@@ -160,7 +160,7 @@ def read_file(path: Path, name: str) -> Report:
 
 
 def content(path: Path, name: str) -> bytes:
-    """Content of a document's file. Raises RecordingError if it is larger than LARGEST, or cannot be read."""
+    """Bytes of the file at `path`, which the user calls `name`. Raises RecordingError if too large or not readable."""
     try:
         with path.open("rb") as file:
             text = file.read(LARGEST + 1)
@@ -179,7 +179,7 @@ def is_report(path: Path) -> bool:
 
 
 def start_of(path: Path, most: int) -> bytes:
-    """First bytes of a file; none of a pipe, or if it cannot be read."""
+    """First bytes of a file, at most `most`; b"" for a pipe, or if it cannot be read."""
     try:
         with path.open("rb") if not path.is_fifo() else io.BytesIO() as file:
             return file.read(most)

@@ -59,7 +59,7 @@ MEANS = "Means over the timed steps; the speed-up's interval covers all rounds."
 
 
 def answer_of(results: Results, folder: str, next_command: str = "") -> Answer:
-    """Answer of a trial. folder: of the results."""
+    """Answer of a judgement: the verdict on each candidate. folder: folder of the results."""
     trials = trial_report(results, folder)
     every = judged(results)
     return Answer(
@@ -214,7 +214,7 @@ def _sentences(judgement: Judgement, results: Results) -> list[str]:
 
 
 def details_of(results: Results, judgements: Sequence[Judgement]) -> Iterator[Part]:
-    """Parts of the document with content."""
+    """Parts that only documents (Markdown, page) show, without empty ones."""
     for number, each in enumerate(judgements, 1):
         label = each.variant.label or each.variant.name
         yield table_of(

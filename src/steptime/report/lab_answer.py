@@ -38,8 +38,9 @@ def answer_of(
     *,
     fast_bfloat16: bool = False,
 ) -> Answer:
-    """batch_size: the job's own, None where it is not known; capacity: bytes that it may have, likewise; samples: that
-    a step of it reads, likewise. fast_bfloat16: its matmuls are faster in bfloat16 by BY_PRECISION or more."""
+    """Answer of a lab. batch_size: the job's own, None if unknown; capacity: memory that it may use, bytes, None if
+    unknown; samples: number that one of its steps reads, None if unknown. fast_bfloat16: True if its matmuls are at
+    least BY_PRECISION times as fast in bfloat16."""
     judgements = [each for stage, each in results.judgements if stage == 0 and batch_of(each.variant) is None]
     timed = _timed(results.runs)
     points = size_points(results, batch_size)
@@ -67,8 +68,9 @@ NOTHING = "No result: the budget was too short for one round. Give a larger --bu
 
 @dataclass(frozen=True, slots=True)
 class LabRow:
-    """Runs of variants together: step, median and spread are means over the runs, ns; rate: samples per second by the
-    mean, None where a batch's size is not known; peak: the largest, bytes. counted: its rehearsal's last step."""
+    """Row of the lab's table: the runs of one variant together. step, median, spread: means over the runs, ns; rate:
+    samples per second at the mean step, None for an unknown batch size; peak: largest memory peak of the runs, bytes;
+    counted: work of the last step of its rehearsal."""
 
     label: str
     speed: str
@@ -81,7 +83,7 @@ class LabRow:
 
     @property
     def calls(self) -> int | None:
-        """Kernels per step, operators without a device."""
+        """Number of kernels per step, or of operators without a device."""
         return (self.counted.kernels or self.counted.operators) if self.counted is not None else None
 
 
@@ -195,7 +197,7 @@ def _compilation(judgements: Sequence[Judgement], timed: Sequence[Run]) -> list[
 
 
 def size_points(results: Results, batch_size: int | None) -> tuple[BatchSizePoint, ...]:
-    """Batch sizes of a lab, including the job's own; () if no other was tried."""
+    """Batch sizes of a lab with their measurements, including the job's own size; () if no other size was tried."""
     timed = _timed(results.runs)
     sizes = [each for _, each in results.judgements if batch_of(each.variant) is not None]
     base = usual_step(timed)
@@ -211,7 +213,7 @@ def reading(
     *,
     fast_bfloat16: bool = False,
 ) -> str:
-    """The lab's result in a sentence."""
+    """Result of a lab as a sentence."""
     parts = [*_peaks(judgements), *_paying(judgements), *_little(judgements, timed, fast_bfloat16=fast_bfloat16)]
     parts += [*_sizes(points), *_margin(points, capacity)]
     text = "; ".join(parts) or "nothing could be timed"

@@ -49,7 +49,7 @@ class _KeptReport(msgspec.Struct, frozen=True):
 
 
 def question_about(path: str, *, pictures: bool, max_size: int) -> Question | None:
-    """Question for a trace; None if nothing is cached: for no file, and next to other tools' records (they change)."""
+    """Question for a trace; None if nothing is cached: for no file, or next to other tools' records, which change."""
     try:
         stamp = stamp_of(Path(path)) if Path(path).is_file() else None
         if stamp is None or find_logs(Path(path)) is not None or find_counters(Path(path)):

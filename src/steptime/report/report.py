@@ -23,13 +23,13 @@ ENDED = "ended with"
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Cost of steptime itself; 0 or None if unknown. Always: instrumentation, always-on timers on minus off, ns per
-    step, measured in this run, None for too few steps; computed, ns per step from the number of records. Once:
-    pause_ns, in which the probe held the job between steps, at its start and at its end; slowed_ns, by which steps were
-    slower than steady ones during function discovery, line timing and profiling. profile_ns: length of the profiled
-    windows. run_ns: from the start of the job to its end; for a job that steptime did not start, from the first step to
-    the end of the last. Outside of the job: before_ns, delay of its start; after_ns, packing the recording and making
-    this report; peaks_ns, measuring the machine's peaks. span_ns: from the end of one steady step to the end of the
+    """Cost of steptime itself in one job; 0 or None if unknown. Always: instrumentation, always-on timers minus none,
+    ns per step, measured in this run, None for too few steps; computed, the same estimated from the number of records.
+    Once: pause_ns, time in which the probe held the job between steps, at its start and at its end; slowed_ns, extra
+    duration of the steps with function discovery, line timing or profiling. profile_ns: length of the profiled windows.
+    run_ns: from the start of the job to its end; for a job that steptime did not start, from the first step to the end
+    of the last. Outside of the job: before_ns, delay of its start; after_ns, packing the recording and making this
+    report; peaks_ns, measuring the machine's peaks. span_ns: time from the end of one steady step to the end of the
     next, including what is between them (a rollout), whose records count, too. tracer: extra ns per step since a
     device's tracer was attached, which remains."""
 
@@ -77,9 +77,10 @@ class MachineOverTime:
 
 @dataclass(frozen=True, slots=True)
 class Throughput:
-    """Throughput of a process. samples: per step. rate: samples per second in a steady step; run_rate: over the whole
-    run, with its warm-up, its evaluations and steptime's own time. tokens: per step, including padding, None if its
-    batches are not token ids. model: class of the model whose inputs show the batch size; "" for the job's loader."""
+    """Throughput of a process. samples: number per step. rate: samples per second in a steady step; run_rate: over the
+    whole run, with its warm-up, its evaluations and steptime's own time. tokens: number per step, including padding,
+    None if its batches are not token ids. model: class of the model whose inputs show the batch size, "" for the
+    loader."""
 
     samples: float
     rate: float
@@ -95,9 +96,8 @@ class Throughput:
 
 @dataclass(frozen=True, slots=True)
 class JobEnvironment:
-    """Job, and where it ran. commit: of the job's working tree, "" outside of one; dirty: True if tracked files
-    differed from it, None if unknown. facts: (name, value) of what else may differ between two runs, for
-    comparisons."""
+    """Job, and where it ran. commit: commit of the job's working tree, "" outside of one; dirty: True if tracked files
+    differed from it, None if unknown. facts: (name, value) of other differences between runs, for comparisons."""
 
     command: str
     host: str
@@ -120,8 +120,8 @@ class JobEnvironment:
 
 @dataclass(frozen=True, slots=True)
 class ProcessReport:
-    """Training process (rank). Times: ns per step. not_examined: (rule code, reason); failed: (rule or plug-in,
-    error)."""
+    """Report of one training process (rank). Times: ns per step. not_examined: (rule code, reason); failed: (rule or
+    plug-in, error)."""
 
     name: str
     rank: int | None
@@ -156,10 +156,10 @@ class ProcessReport:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Report of a recording or a set of traces. processes: the first is shown first (rank 0, or the slowest trainer);
-    of a large job only the most informative. next_command: ready to paste. problems: what was damaged or left out.
-    ranks: comparison of all ranks of the job, None for a single one. trials: newest trial of the recording. price: $
-    per hour for each GPU (process), None if not given."""
+    """Report of a recording or a set of traces. processes: first the one to show first (rank 0, or the slowest
+    trainer); of a large job only the most informative. next_command: ready to paste. problems: sentences on what was
+    damaged or left out. ranks: comparison of all ranks, None for a single one. trials: newest trial of the recording.
+    price: $ per hour for each GPU (process), None if not given."""
 
     schema_version: int
     source: str

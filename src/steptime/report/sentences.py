@@ -57,7 +57,7 @@ def place_text(source: SourceLine) -> str:
 
 
 def placed(process: ProcessReport) -> ProcessReport:
-    """Process with every place in its sentences as an editor opens it."""
+    """Process whose sentences name every place by the path that an editor opens from the current folder."""
     sources = tuple(sources_of(process))
 
     def here(text: str) -> str:
@@ -72,7 +72,8 @@ def placed(process: ProcessReport) -> ProcessReport:
 
 
 def from_here(text: str, sources: Iterable[SourceLine]) -> str:
-    """Text with short places ("train.py:12") as an editor opens them from here; ambiguous file names stay short."""
+    """Text whose short places ("train.py:12") are replaced by paths that an editor opens from the current folder;
+    ambiguous file names stay short."""
     paths: dict[str, set[str]] = {}
     for source in sources:
         if source.line and (short := format_source(source)) in text and (path := reachable(source.file)):
@@ -92,7 +93,7 @@ def interval_text(estimate: Estimate) -> str:
 
 
 def step_text(step: StepSummary) -> str:
-    """Step and its mean: "70.6 ms ± 3.74 ms, mean of 34 steps"."""
+    """Step with its mean as text: "70.6 ms ± 3.74 ms, mean of 34 steps"."""
     duration, reported = format_duration(step.duration.value), steps_text(step)
     if step.steady == 1:
         return f"{duration}, one step"
@@ -120,9 +121,9 @@ def left_out_text(process: ProcessReport) -> str:
 
 
 def throughput_text(throughput: Throughput | None, device: str = "cpu", ranks: int = 1) -> str:
-    """ "401 samples/s in a steady step, 280 samples/s over the whole run"; "" if unknown. With several ranks, it is
-    given for each and for all together, because each reads its own batches. Where no loader says what a sample is, its
-    end says it."""
+    """Throughput as text: "401 samples/s in a steady step, 280 samples/s over the whole run"; "" if unknown. With
+    several ranks, the text has the rate of each and of all together, because each reads its own batches. If no loader
+    defines a sample, the text ends with what is counted."""
     if throughput is None:
         return ""
     each = "" if device == "cpu" else "/GPU"  # a process trains on one
@@ -135,7 +136,8 @@ def throughput_text(throughput: Throughput | None, device: str = "cpu", ranks: i
 
 
 def cost_text(cost: Cost, step: float) -> str:
-    """ "27 µs/step always (< 0.1 %); 1.5 s once, for 6 profiled steps (22 % of this 7 s run)". step: ns."""
+    """Cost as text: "27 µs/step always (< 0.1 %); 1.5 s once, for 6 profiled steps (22 % of this 7 s run)". step:
+    ns."""
     always = "always-on timers not measured"
     if cost.always_ns is not None:
         about = "" if cost.measured else "about "
@@ -163,7 +165,7 @@ LESS = "profiled less than usual"
 
 
 def own_cost_text(process: ProcessReport) -> str:
-    """Cost of steptime itself, and what was left out to keep it and its memory small; "" where no job was measured."""
+    """Text on steptime's own cost, and on what it left out to save time and memory; "" if no job was measured."""
     if process.cost is None:
         return ""
     less = [note for note in process.notes if note.startswith(LESS)]
@@ -223,7 +225,7 @@ def _why_unmodelled(case: Case) -> str:
 
 
 def reached_text(case: Case) -> str:
-    """Rate: "12.3 TFLOP/s, 4 % of the bfloat16 peak (312 TFLOP/s, datasheet)"; "" if no kernel has a model."""
+    """FLOP rate as text: "12.3 TFLOP/s, 4 % of the bfloat16 peak (312 TFLOP/s, datasheet)"; "" without a model."""
     roofline, step = case.roofline, case.step.duration.value
     if roofline is None or not roofline.flops or not step:
         return ""
@@ -249,8 +251,8 @@ def _by_datasheet(roofline: RooflineUse, machine: MachineUse | None) -> str:
 
 
 def balance_text(case: Case) -> str:
-    """ "12 FLOP/byte against a balance of 186 (bfloat16): memory-bound; memory-bound kernels move 1.42 TB/s, 47 % of a
-    copy's 3.01 TB/s". What bounds the step is named where the split of its time says the same."""
+    """Intensity as text: "12 FLOP/byte against a balance of 186 (bfloat16): memory-bound; memory-bound kernels move
+    1.42 TB/s, 47 % of a copy's 3.01 TB/s". The bound is named only if the split of the kernels' time agrees."""
     roofline, machine = case.roofline, case.machine
     if roofline is None or machine is None or not roofline.bytes:
         return ""
@@ -274,8 +276,8 @@ LEAST_BUSY = 0.7
 
 
 def gpu_busy_text(case: Case) -> str:
-    """ "GPU busy in 36 % of the steady steps' time, by the driver; idle mostly for operator overhead, 5.3 ms/step". If
-    the driver was not asked, the figure comes from the kernels; "" if no kernels were recorded either."""
+    """GPU utilization as text: "GPU busy in 36 % of the steady steps' time, by the driver; idle mostly for operator
+    overhead, 5.3 ms/step". Without the driver's samples, the figure comes from the kernels; "" without kernels."""
     step, source = case.step, "driver"
     idle = [use for use in case.categories if use.name in IDLE]
     busy = step.gpu_busy
@@ -294,7 +296,7 @@ HOUR, THOUSAND = 3.6e12, 1_000
 
 
 def price_text(report: Report) -> str:
-    """ "$1.90 per 1,000 steps (8 GPUs at $2.50 an hour each); ST302 is worth $0.72 of it"; "" without a price."""
+    """Price as text: "$1.90 per 1,000 steps (8 GPUs at $2.50 an hour each); ST302 is worth $0.72 of it", or ""."""
     price, process = report.price, report.processes[0]
     if price is None:
         return ""
@@ -310,7 +312,7 @@ def price_text(report: Report) -> str:
 
 
 def price_rate(price: float, report: Report) -> float:
-    """$ per thousand steps and nanosecond of step time, on all GPUs of the job. price: $ per hour for each."""
+    """Price in $ per thousand steps and per ns of step time, on all GPUs of the job. price: $ per hour and GPU."""
     return THOUSAND * max(1, report.environment.ranks) * price / HOUR
 
 
@@ -322,7 +324,7 @@ def format_price(dollars: float) -> str:
 
 
 def origin(machine: MachineUse | None) -> str:
-    """Source of the peaks."""
+    """Text on the source of the machine's peaks."""
     if machine is None:
         return "unknown"
     if not machine.measured:
@@ -361,7 +363,7 @@ NOTABLE = 0.1
 
 def elsewhere_text(prediction: Elsewhere, step: float) -> str:
     """Prediction for another device as text: "AMD Instinct MI300X: 42.5 ms per step, 14 % shorter (36 to 52 ms);
-    kernels 45.1 to 29.8 ms". With communication, the number of ranks stays: no trace shows the cost of more."""
+    kernels 45.1 to 29.8 ms". For a job that communicates, it adds that the number of ranks stays."""
     times, kernels = prediction.step, prediction.kernels
     faster = f"a link {prediction.link:.3g} times as fast" if prediction.link != 1 else ""
     where = " and ".join(filter(None, (prediction.device, faster)))

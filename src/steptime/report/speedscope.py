@@ -13,7 +13,7 @@ SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 
 
 def render(report: Report) -> str:
-    """Document as JSON. Raises OutputError if no step was profiled."""
+    """Flame graph of a report in speedscope's format, as JSON. Raises OutputError if no step was profiled."""
     flame = report.processes[0].flame
     if flame is None or not flame.threads:
         raise OutputError("no-flame-graph", "No step was profiled, so there is no flame graph to write.")

@@ -29,8 +29,8 @@ from steptime.trace.vendors import LOADER, SYNCHRONISATION, of_symbols
 
 @dataclass(frozen=True, slots=True)
 class ViewTrack:
-    """Events in one place. kind: "category" (of the time), "phase", "stream", "thread" or "worker" (of a loader). rows:
-    numbers of events in each row from the top; those of a row do not overlap."""
+    """Track of a step view: events in one place. kind: "category" (of the time), "phase", "stream", "thread" or
+    "worker" (of a loader). rows: number of events in each row, from the top; events of a row do not overlap."""
 
     name: str
     kind: str
@@ -39,7 +39,7 @@ class ViewTrack:
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """Name of an event. kind: the category's name on a category track, else "operator", "range", "call", "python",
+    """Name of events. kind: the category's name on a category track, else "operator", "range", "call", "python",
     "phase" or "other"."""
 
     name: str
@@ -48,8 +48,8 @@ class Label:
 
 @dataclass(frozen=True, slots=True)
 class Detail:
-    """Further facts about events. operator: the one that launched it, or in which it was called; shapes, formats: of
-    the operator's inputs; source: the user's line; note: cause, in words."""
+    """Further facts about events. operator: the operator that launched the event or called it; shapes, formats: shapes
+    and dtypes of that operator's inputs; source: the user's line; note: cause, in words."""
 
     operator: str = ""
     shapes: str = ""
@@ -84,7 +84,7 @@ class StepView:
 
     @property
     def events(self) -> int:
-        """Number of events."""
+        """Number of events in all tracks."""
         return sum(sum(track.rows) for track in self.tracks)
 
 
@@ -104,8 +104,9 @@ FIRST = np.int64(1) << 60
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Strip:
-    """Events of a track, in any order; columns of one length. start, end: absolute ns. label, detail: numbers in
-    `labels` and `details`, which are this strip's own. first: True if its events are kept before those of others."""
+    """Track of a step view before it is encoded: events in any order, as columns of one length. start, end: absolute
+    ns. label, detail: indices into this strip's own `labels` and `details`. first: True if its events are kept before
+    those of other strips."""
 
     name: str
     kind: str
@@ -121,7 +122,7 @@ class Strip:
         return len(self.start)
 
     def only(self, kept: Bool) -> Strip:
-        """Strip with the events of a mask."""
+        """Strip that has only the events of the mask `kept`."""
         columns = {name: getattr(self, name)[kept] for name in ("start", "end", "label", "detail")}
         return replace(self, **columns)
 
@@ -129,8 +130,8 @@ class Strip:
 def assemble(
     strips: Sequence[Strip], displayed: tuple[int, int], step: tuple[int, int], number: int, how: str, left_out: int = 0
 ) -> StepView:
-    """Step view of these tracks, in order. displayed, step: (start, end), absolute ns; number, how: see `StepView`;
-    left_out: events that the strips already lack. Of too many events or bytes, the shortest are dropped."""
+    """Step view of strips, in order. displayed, step: (start, end), absolute ns; number, how: see `StepView`; left_out:
+    number of events that the strips already lack. Of too many events or bytes, the shortest are dropped."""
     count = sum(map(len, strips)) + left_out
     most = MOST_EVENTS
     for _ in range(_TRIES):
@@ -143,8 +144,8 @@ def assemble(
 
 
 def rows_of(start: Int64, end: Int64) -> Int64:
-    """Row of each event, in order of start and then falling length: the first free one. A callee is below its caller;
-    overlapping kernels of a stream get further rows. MOST_ROWS if no row is free."""
+    """Row number of each event: the first free one, or MOST_ROWS if none is free. Events are in order of start and then
+    falling length. A callee is below its caller; overlapping kernels of a stream get further rows."""
     rows = np.empty(len(start), np.int64)
     ends: list[int] = []
     for index, (starts, stops) in enumerate(zip(start.tolist(), end.tolist(), strict=True)):
@@ -261,8 +262,8 @@ Sources = Mapping[str, SourceLine]
 def cut(
     steps: StepContext, at: int, number: int, how: str, sources: Sources | None = None, strips: Sequence[Strip] = ()
 ) -> StepView:
-    """Step view of one of the steps. at: its index; number, how: as in `StepView`. sources: lines for a trace without
-    stacks. strips: further tracks (loader workers)."""
+    """Step view of the step with index `at` in `steps`. number, how: as in `StepView`. sources: source lines for a
+    trace without stacks. strips: further tracks (loader workers)."""
     known, step = sources or {}, _pair(steps.windows[at])
     displayed = (min(int(steps.boundaries[at, 0]), step[0]), max(int(steps.boundaries[at, 1]), step[1]))
     rows, left_out = _rows(steps.trace, displayed)
@@ -438,7 +439,7 @@ def _pair(window: Int64) -> tuple[int, int]:
 
 
 def step_view_of_trace(steps: StepContext, numbers: Int64) -> StepView:
-    """Step view of the most usual of the steady steps, at least one. numbers: their indices among all."""
+    """Step view of the steady step closest to the median, of at least one. numbers: indices among all steps."""
     at = usual(steps.windows[:, 1] - steps.windows[:, 0])
     count = len(steps)
     how = "the only steady step" if count == 1 else f"the step closest to the median of {count} steady steps"
@@ -451,7 +452,7 @@ MOST_WORKERS = 32
 
 
 def step_view_of_process(process: Process, series: Steps, recorded: RecordedBreakdown) -> StepView | None:
-    """Step view of the most usual profiled step; None if none was profiled. series: all steps of the process."""
+    """Step view of the profiled step closest to the median, or None. series: all steps of the process."""
     steps = recorded.profiled
     if steps is None:
         return None

@@ -51,9 +51,9 @@ class StepMark:
 
 @dataclass(frozen=True, slots=True)
 class StepSeries:
-    """Steps of a process. kinds: of every step, indices of `names`. categories: names of the columns of `spent`; each
-    row of `spent` is the mean ns by category of `stride` steps, over those with known categories; empty without any.
-    marks: the longest ones."""
+    """Steps of a process. kinds: kind of every step, as an index of `names`. categories: names of the columns of
+    `spent`; each row of `spent` is the mean ns by category of `stride` steps, over those with known categories; empty
+    without any. marks: the longest marks."""
 
     names: tuple[str, ...]
     kinds: tuple[int, ...]
@@ -74,7 +74,7 @@ class StepSeries:
 
 
 def series_of_process(timeline: Timeline, breakdown: Breakdown) -> StepSeries:
-    """Steps of a recording. breakdown: of its steady steps."""
+    """Series of the steps of a recording. breakdown: breakdown of its steady steps."""
     steps = timeline.steps
     kinds = np.full(len(steps.start), KINDS.index("steady"), np.int64)
     kinds[steps.excluded] = KINDS.index("excluded")
@@ -91,7 +91,7 @@ def series_of_process(timeline: Timeline, breakdown: Breakdown) -> StepSeries:
 
 
 def series_of_trace(breakdown: Breakdown, warm_up: int) -> StepSeries:
-    """Steps of a trace. breakdown: of all of them; warm_up: number of first steps that statistics exclude."""
+    """Series of a trace's steps. breakdown: that of all steps; warm_up: number of first steps without statistics."""
     kinds = np.full(len(breakdown.wall), KINDS.index("steady"), np.int64)
     kinds[:warm_up] = KINDS.index("warm-up")
     kinds[_outliers(breakdown.wall, np.arange(len(breakdown.wall)) >= warm_up)] = KINDS.index("outlier")

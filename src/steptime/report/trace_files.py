@@ -22,8 +22,8 @@ MOST_PACKED = 30_000_000
 
 @dataclass(frozen=True, slots=True)
 class TraceFile:
-    """File of torch's profiler. path: where it was. what: its content, in words. size: bytes there. content: the file
-    as gzip, None if too large to embed; a report saved as JSON has none."""
+    """Trace file of torch's profiler. path: its original place. what: its content, in words. size: bytes of the
+    original. content: the file as gzip, None if too large to embed; a report saved as JSON has none."""
 
     path: str
     what: str
@@ -41,14 +41,14 @@ def traces_of_process(process: Process) -> tuple[TraceFile, ...]:
 
 
 def path_of(process: Process, facts: TraceFacts) -> Path:
-    """Path of a trace: compressed, or (of a job that was killed) not yet."""
+    """Path of a trace file: the compressed one, or (of a job that was killed) the uncompressed one."""
     path = process.folder / facts.path
     packed = path.with_name(f"{path.name}.gz")
     return packed if packed.exists() else path
 
 
 def traces_of(trace: Trace) -> tuple[TraceFile, ...]:
-    """Traces that another tool recorded."""
+    """Trace files of a trace that another tool recorded."""
     parts = trace.parts or ((trace.path, len(trace.events)),)
     return tuple(
         TraceFile(str(path), f"{count:,} events", path.stat().st_size) for path, count in parts if path.exists()
@@ -56,7 +56,7 @@ def traces_of(trace: Trace) -> tuple[TraceFile, ...]:
 
 
 def carried(files: Sequence[TraceFile]) -> tuple[TraceFile, ...]:
-    """Files with their contents, from the first on, as long as there is room."""
+    """Files with their contents, as many of the first ones as there is room for."""
     left = MOST_CARRIED
     loaded = []
     for file in files:

@@ -23,7 +23,7 @@ _CANDIDATE = re.compile(r"(?:diff|ref|args|against)-[0-9]+|env")
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Losses of one process. stride: steps per point, whose mean it is; None if no loss was seen."""
+    """Losses of one process. losses: one per point, the mean over `stride` steps; None if no loss was seen."""
 
     name: str
     seed: int
@@ -33,7 +33,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """Variant with its results. speed: baseline's time over the variant's; predicted: the prediction of it; noise:
+    """Variant with its results. speed: baseline's time over the variant's; predicted: prediction of the speed; noise:
     factor, at least 1, by which the control may seem faster or slower. kept: True if the promise about the numbers was
     kept, None if unknown. stage: 0 for single fixes, then for their combination, and for the patch. of_run: speed-up of
     the run, None if steps are nearly all of it."""
@@ -63,8 +63,8 @@ class Tried:
 
 @dataclass(frozen=True, slots=True)
 class TrialReport:
-    """Trial of a recording. step_ns, peak_bytes: of the unchanged job. curves: the baselines' first, then one of each
-    variant. diff: the patch that was run, "" for none; apply: the command that applies it. min_gain: least gain that
+    """Trial of a recording. step_ns, peak_bytes: values of the unchanged job. curves: the baselines' first, then one of
+    each variant. diff: the patch that was run, "" for none; apply: command that applies it. min_gain: least gain that
     counts, as a fraction. other: work between the steps."""
 
     folder: str
@@ -101,7 +101,7 @@ class TrialReport:
 
 
 def trial_report(results: Results, folder: str) -> TrialReport:
-    """Trial in the form of a report. folder: as the user gave it."""
+    """Trial in the form of a report. folder: its path as the user gave it."""
     timed = [run for run in results.runs if not run.rehearsal and not run.failure]
     base = [run for run in timed if run.variant in (BASELINE, CONTROL)]
     first = min((run.stage for run in base), default=0)

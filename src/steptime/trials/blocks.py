@@ -35,9 +35,9 @@ loader, and its speed would not last."""
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Steps of one variant, from an idle device to an idle device. place: position in the process. host_ns: time until
-    its last step was launched, part of `wall_ns`. apart: the job also evaluated, saved or compiled in it. taken: number
-    of batches by which it shortened its loader's queue."""
+    """Steps of one variant in a process that switches, from an idle device to an idle device. place: position of the
+    block in the process. host_ns: time until its last step was launched, part of `wall_ns`. apart: True if the job also
+    evaluated, saved or compiled in it. taken: number of batches by which it shortened its loader's queue."""
 
     block: int
     control: bool
@@ -66,8 +66,8 @@ class SwitchedChange:
 
 @dataclass(frozen=True, slots=True)
 class FirstSteps:
-    """First steps of a variant in a process, ns each, which include compilation and the choice of algorithms. first:
-    the variant's mask."""
+    """First steps of a variant in a process, which include compilation and the choice of algorithms. first: the
+    variant's mask. step_ns: duration of each step, ns."""
 
     first: int
     step_ns: tuple[int, ...]
@@ -135,14 +135,14 @@ _place = attrgetter("place")
 
 def ratios(blocks: Sequence[Block], mask: int, *, control: bool = False) -> Float64:
     """Log-ratios log(unchanged job / variant), one per block of the variant, in order. The unchanged job's time is
-    interpolated, in the logarithm, between its blocks right before and after. Ratios of blocks in which the job did
-    something else count only where they are the majority (`mixed`)."""
+    interpolated, in the logarithm, between its blocks right before and after. If most blocks contain only steps, the
+    ratios of the others are left out (`mixed`)."""
     found, apart = _ratios(blocks, mask, control=control)
     return np.array(found if len(found) >= len(apart) else found + apart)
 
 
 def mixed(blocks: Sequence[Block], mask: int) -> bool:
-    """True if the speed of a variant is also that of what the job did besides its steps."""
+    """True if the speed of a variant also includes what the job did besides its steps."""
     found, apart = _ratios(blocks, mask, control=False)
     return len(found) < len(apart)
 
@@ -231,8 +231,8 @@ class Settled:
 
 
 def settled(found: Float64, control: Float64, needed: float) -> Settled:
-    """Judges a variant's log-ratios at each of LOOKS until they decide. needed: the least speed-up that counts as a
-    win."""
+    """State of a variant after judging its log-ratios at each of LOOKS until they decide. needed: the least speed-up
+    that counts as a win."""
     last: Estimate | None = None
     for look in LOOKS:
         if len(found) < look:
@@ -260,11 +260,11 @@ too."""
 
 
 def course(record: BlockRecord, rivals: Sequence[int], late: int, min_gain: float, left_ns: float = inf) -> Course:
-    """Decides which variants go on. rivals: for each variant, the mask of those that set the same thing. late: mask of
-    the compiled ones, which run after the others, one at a time, and join a combination last, because each combination
-    compiles again. left_ns: remaining time, ns; a compilation starts only where COMPILING times the longest one so far
-    is left. Single variants are decided first. Then each further winner is tried on top of those taken, and joins them
-    only if it makes them faster beyond noise. What FIRST_LOOKS did not decide goes on last."""
+    """Decides which variants go on, and returns their masks. rivals: for each variant, the mask of those that set the
+    same thing. late: mask of the compiled ones, which run after the others, one at a time, and join a combination last,
+    because each combination compiles again. left_ns: remaining time, ns; a compilation starts only if COMPILING times
+    the longest one so far is left. Single variants are decided first. Then each further winner is tried on top of those
+    taken, and joins them if it makes them faster beyond noise. What FIRST_LOOKS did not decide goes on last."""
     longest = max((each.preparing_ns for each in record.first if each.first & late), default=0)
 
     def starts(mask: int) -> bool:

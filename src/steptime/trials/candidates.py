@@ -56,8 +56,8 @@ def from_diff(diff: Path, directory: Path, name: str) -> Variant:
 
 def from_revision(revision: str, directory: Path, name: str) -> Variant:
     """Variant of the job with the files of a commit that differ from those in its folder. Files that the commit lacks
-    stay, and so do binary files, which the label counts. Raises UsageError for an unknown revision, and outside of a
-    repository."""
+    stay as they are, and so do binary files, which the label counts. Raises UsageError for an unknown revision, and
+    outside of a repository."""
     root = _root_of(directory)
     if root is None:
         raise UsageError("judge-revision", f"{directory} is not in a Git repository. Give --diff instead of --ref.")
@@ -131,7 +131,7 @@ def _split(words: str, option: str) -> tuple[str, ...]:
 
 
 def suspicion_of(texts: Iterable[tuple[str, str]]) -> str:
-    """Sentence on signs of cheating in changed files, "" for none. texts: (before, after) pairs."""
+    """Sentence on signs of cheating in changed files; "" if there are none. texts: (before, after) pairs."""
     if any(after.lower().count(OURS) > before.lower().count(OURS) for before, after in texts):
         return f"Its source refers to {OURS}, the variables that measure it"
     return ""

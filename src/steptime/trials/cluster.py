@@ -57,8 +57,8 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class ClusterReply:
-    """Reply to an order: a run; or `spent`, if the budget ran out; or `refusal`, (slug, sentence), if nothing can run
-    there."""
+    """Reply to an order. run: the run, if it was executed; spent: True if the budget ran out; refusal: (slug,
+    sentence), if nothing can run there."""
 
     run: Run | None = None
     spent: bool = False
@@ -185,7 +185,7 @@ class RayExecutor:
         return False
 
     def run(self, workspace: Workspace, blocks: Sequence[Block], notify: Notify) -> Generator[Run, None, None]:
-        """Yields the runs (see Executor), each worker with its own queue of blocks."""
+        """Yields the runs of all blocks (see Executor); each worker has its own queue of blocks."""
         queues: dict[str, deque[ScheduledRun]] = {place: deque() for place in self._workers}
         for number, block in enumerate(blocks):
             queues[list(queues)[number % len(queues)]].extend(block)

@@ -57,7 +57,7 @@ from steptime.trials.until_loss import going_on, longest
 
 
 def combine(runner: TrialRunner, judgements: Sequence[Judgement]) -> Variant | None:
-    """Combination of adopted variants that pays; None where none was adopted. Each further variant is tried on top of
+    """Combination of adopted variants that pays; None if none was adopted. Each further variant is tried on top of
     those already taken; the last stage compares all of them with the unchanged job."""
     gains = [(each.gain(runner.plan.goal), each.variant) for each in judgements if each.verdict is TrialVerdict.ADOPT]
     ordered = sorted(((gain.value, variant) for gain, variant in gains if gain is not None), key=lambda pair: -pair[0])
@@ -171,8 +171,8 @@ TOO_SHORT, BUDGET_EXHAUSTED = "The rest of the budget is too short for it", "The
 
 
 class TrialRunner:
-    """Runner of a trial. runs: all known ones, earlier attempts included. notify: called with None when nothing runs.
-    switching: True if suitable variants are tried in one process (`switched`)."""
+    """Runner of a trial. runs: all known runs, earlier attempts included. notify: function that gets each notice, or
+    None when nothing runs. switching: True if suitable variants are tried in one process (`switched`)."""
 
     def __init__(
         self,
@@ -219,7 +219,7 @@ class TrialRunner:
         return self.settle(stage, variants)
 
     def settle(self, stage: int, variants: Sequence[Variant]) -> tuple[Judgement, ...]:
-        """Judges the runs of a stage, and saves the judgements."""
+        """Judgements of the variants from the runs of a stage, which are also saved."""
         known, left = {run.variant for run in self.of(stage)}, self.budget.left()
         judged = [_ended(self._proved(stage, each), left, self._too_short, each.name in known) for each in variants]
         return keep(self, stage, side_by_side(judged, self.plan.goal))
@@ -440,16 +440,16 @@ def _ended(judgement: Judgement, left: float, needed: float, ran: bool) -> Judge
 
 
 def least_rounds(judgement: Judgement, runs: Sequence[Run]) -> int:
-    """Number of rounds that decide. A gain whose losses are only similar to the job's needs enough pairs of one seed to
-    compare them."""
+    """Number of rounds that decide a judgement. A gain whose losses are only similar to the job's needs enough pairs
+    with the same seed to compare them."""
     exact = judgement.agreement is Agreement.SAME_BITS or is_proved(judgement.variant, runs)
     return MIN_ROUNDS if exact or judgement.verdict is not TrialVerdict.ADOPT else LEAST_PAIRS
 
 
 def usual_seconds(recorded: float, runs: Sequence[Run]) -> float:
-    """Seconds per step of the unchanged job, from its last timed process. Before one ran: the recording's, which has
-    many steps, or the rehearsal's shortest if that is far longer, as on another machine. A shorter rehearsal says
-    little, because a CPU runs ahead of a device."""
+    """Seconds per step of the unchanged job, from its last timed process. Before one has run, the recording's value,
+    which has many steps, or the rehearsal's shortest step if that is far longer, as on another machine. A shorter
+    rehearsal says little, because a CPU runs ahead of a device."""
     plain = [run for run in runs if run.variant == BASELINE and not run.exact and run.step_ns]
     timed = [run for run in plain if not run.rehearsal]
     if timed:
@@ -467,7 +467,7 @@ def deadline_of(plan: Plan, runs: Sequence[Run]) -> float:
 
 
 def keep(runner: TrialRunner, stage: int, judgements: tuple[Judgement, ...]) -> tuple[Judgement, ...]:
-    """Writes a stage's judgements to disk, and returns them once the workspaces of its processes are gone."""
+    """Writes a stage's judgements to disk, and returns them once the workspaces of its processes have been removed."""
     ground_of(runner.workspace).janitor.await_cleared()
     for each in judgements:
         append_result(runner.workspace.folder, judgement=each, stage=stage)
@@ -500,8 +500,8 @@ def timed_steps(usual: float, start: float, among: int = 0) -> int:
 
 
 def seconds_for(plan: Plan, rehearsals: int, timed: int, rounds: int, *, forking: bool, at_once: int = 1) -> float:
-    """Expected seconds of a number of rehearsals and timed processes before any has run. forking: they are forks of a
-    process that imports torch once for each round. at_once: number that start at the same time."""
+    """Expected seconds of `rehearsals` rehearsals and, per round, `timed` timed processes, before any has run. forking:
+    True if they are forks of a process that imports torch once per round. at_once: number that start together."""
     importing = plan.importing_seconds if forking else 0.0
     start = plan.start_seconds - importing
     steps = timed_steps(plan.step_seconds, start, among=forking) + plan.warm_up

@@ -62,9 +62,10 @@ class Layer(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Workspace:
-    """Setting of a trial's processes. folder: the trial's; directory: the job's working folder. outputs: what the job
-    wrote there while it was recorded; outside: files that it wrote elsewhere. without: paths that a copy leaves out.
-    keep: keep the recordings of runs. uncontained: run processes even if they cannot be fully contained."""
+    """Setting of a trial's processes. folder: the trial's folder; directory: the job's working folder. outputs: files
+    that the job wrote in it while it was recorded; outside: files that it wrote elsewhere. without: paths that a copy
+    leaves out. keep: True to keep the recordings of runs. uncontained: True to run processes even if they cannot be
+    fully contained."""
 
     command: tuple[str, ...]
     folder: Path
@@ -78,7 +79,7 @@ class Workspace:
 
 @dataclass(frozen=True, slots=True)
 class Ground:
-    """Containment that this system permits. base: folder of the workspaces. janitor: removes them when the trial is
+    """Containment that this system permits. base: folder of the workspaces. janitor: remover of these when the trial is
     over, or killed."""
 
     layer: Layer
@@ -191,10 +192,10 @@ def contained(
     deadline: float = 600.0,
     worker: str = "",
 ) -> Iterator[Contained]:
-    """Context manager with the setting of one process, which is removed afterwards. name: the process's; recording: its
-    own folder, the only one whose files stay. sources: (relative path, new text) of changed files. deadline: seconds.
-    worker: name that no process running at the same time shares; compiler caches go to the next process of that
-    name."""
+    """Context manager with the setting of one process, which is removed afterwards. name: name of the process;
+    recording: its own folder, the only one whose files stay. sources: (relative path, new text) of changed files.
+    deadline: limit in seconds. worker: name that no process running at the same time shares; compiler caches go to the
+    next process with that name."""
     ground, recording = ground_of(workspace), recording.absolute()
     scratch = _workspace(ground.base, name, ground.janitor)
     if scratch.exists():  # of a process that was cut short, or that runs again
@@ -377,11 +378,11 @@ def _words(spec: Path) -> tuple[str, ...]:
 
 
 def leave(workspace: Workspace) -> None:
-    """Removes everything that this process kept between processes of the trial."""
+    """Removes everything that this process kept between the runs of the trial."""
     ground_of(workspace).janitor.close()
 
 
 def named(paths: Sequence[Path | str]) -> str:
-    """First MOST_NAMED paths, and how many more there are, in words."""
+    """Text with the first MOST_NAMED paths, and how many more there are."""
     more = f" and {len(paths) - MOST_NAMED} more" if len(paths) > MOST_NAMED else ""
     return ", ".join(str(path) for path in paths[:MOST_NAMED]) + more

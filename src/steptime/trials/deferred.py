@@ -33,7 +33,7 @@ NOW_AND_THEN = matchers.BinaryOperation(operator=matchers.Modulo())
 
 
 def deferred(source: SourceFile, edit: DeferEdit) -> New | None:
-    """Replacements by node; None where the sum is read in every step, or is not simple in another way."""
+    """Replacements by node that keep a sum on the device; None if it is read in every step, or is not simple."""
     place = source.statement_at(edit.site.line)
     added = _added(place)
     if place is None or added is None:

@@ -59,8 +59,8 @@ def apply_edit(edit: SingleEdit, source: str) -> str | None:
 
 
 def with_keywords(source: SourceFile, edit: CallEdit) -> libcst.Module | None:
-    """Sets keywords of a call; None where a positional argument may already set one of them. Over a mapping
-    (`**options`), the edit has the last word."""
+    """Sets keywords of a call; None if a positional argument may already set one of them. Over a mapping (`**options`),
+    the edit has the last word."""
     call = _call(source, edit)
     if call is None or [argument.star for argument in call.args if argument.star] not in ([], ["**"]):
         return None
@@ -342,8 +342,8 @@ def with_autocast(source: SourceFile, edit: AutocastEdit) -> libcst.Module | Non
 
 
 def with_model(source: SourceFile, edit: ModelEdit) -> libcst.Module | None:
-    """Inserts a statement about the model before the construction of its optimizer, or else before the training
-    loop."""
+    """Inserts a statement about the model before the construction of its optimizer, or else before the training loop.
+    None if neither is found."""
     torch = source.name_of(TORCH)
     forward = source.statement_at(edit.forward.line)
     if torch is None or forward is None or not _is_current(source, edit.forward):
@@ -394,7 +394,7 @@ def _import_of(source: SourceFile, name: str) -> dict[libcst.CSTNode, Sequence[s
 
 
 def with_deferred(source: SourceFile, edit: DeferEdit) -> libcst.Module | None:
-    """Keeps a sum on the device. See `deferred`."""
+    """Keeps a sum of device values on the device (see `deferred`); None if that is not safe."""
     new = deferred(source, edit) if _is_current(source, edit.site) else None
     return _rewritten(source.module, new) if new is not None else None
 

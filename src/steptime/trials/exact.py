@@ -62,9 +62,9 @@ Way = Mapping[str, tuple[float, Float64]]
 
 @dataclass(frozen=True, slots=True)
 class Exactness:
-    """Result of rehearsals in float64. distance: of the parameters, as a fraction of their way, after `steps` steps.
-    worst: the parameter that differs most relative to its own way, and by how much. repeats: True if two runs of the
-    job agree with each other; None if it was run once."""
+    """Result of rehearsals in float64. distance: difference of the parameters after `steps` steps, as a fraction of the
+    way that they moved. worst: (parameter that differs most relative to its own way, that distance). repeats: True if
+    two runs of the job agree with each other; None if it was run once."""
 
     distance: float
     steps: int
@@ -77,7 +77,7 @@ class Exactness:
 
     @property
     def sentence(self) -> str:
-        """Sentence for a verdict that the training is the same."""
+        """Sentence on this result, for a verdict that the training is the same."""
         within = f" within {self.distance:.0e} of their way" if self.distance > ROUNDED else ""
         return f"Parameters are equal{within} after {self.steps} steps in float64"
 
@@ -132,8 +132,8 @@ def _same_batches(run: Run, before: Run) -> bool:
 
 
 def apart(run: Run, before: Run) -> tuple[float, tuple[str, float]] | None:
-    """Distance between the parameters of two rehearsals, as a fraction of the way they moved, and the parameter that is
-    furthest off relative to its own way. None for different parameters, or those that did not move."""
+    """Distance between the parameters of two rehearsals, as a fraction of the way that they moved, with the parameter
+    that is furthest off relative to its own way. None if the parameters differ in name, or did not move."""
     mine, theirs = _ways(run), _ways(before)
     if not mine or mine.keys() != theirs.keys():
         return None
@@ -150,7 +150,7 @@ def apart(run: Run, before: Run) -> tuple[float, tuple[str, float]] | None:
 
 
 def in_float64(run: Run) -> bool:
-    """True for a rehearsal that computed in float64 to its end."""
+    """True if a rehearsal computed in float64 to its end."""
     rows = run.work[-1].ways if run.exact and not run.failure and run.work else ()
     return bool(rows) and all(dtype == FLOAT64 for _, dtype, *_ in rows)
 
@@ -175,8 +175,8 @@ def length(values: Sequence[float] | Float64) -> float:
 
 
 def left_out(run: Run, references: Sequence[Run]) -> str:
-    """Sentence on tensors shaped like the parameters that the job updates in each step of its rehearsal and the
-    candidate does not, "" for none."""
+    """Sentence on tensors, shaped like the parameters, that the job updates in each step of its rehearsal and the
+    candidate does not; "" if there are none."""
     if not run.rehearsal or not run.work or not references[0].work:
         return ""
     if _trained(run) != _trained(references[0]) or other_options(run, references):
@@ -202,8 +202,8 @@ def left_out(run: Run, references: Sequence[Run]) -> str:
 
 
 def carried_less(run: Run, references: Sequence[Run]) -> str:
-    """Sentence on a step of the timed runs that updates less carried state than others, and in the job does not; "" for
-    none."""
+    """Sentence on a step of the timed runs that updates less carried state than others, unlike in the job; "" if there
+    is none."""
     works = run.work, references[0].work
     own, usual = ({n: each.moving for n, each in enumerate(work, 1) if each.moving is not None} for work in works)
     slack, whole = CARRIED * _trained(run), max(usual.values(), default=0)
@@ -312,7 +312,7 @@ def _differing(mine: Counter[Group], theirs: Counter[Group], known: set[str]) ->
 
 
 def unclipped(run: Run, references: Sequence[Run]) -> str:
-    """Sentence on a step whose gradients come to the optimizer as they are, and in the job clipped; else ""."""
+    """Sentence on a step whose gradients reach the optimizer unclipped, unlike the job's; "" if there is none."""
     for number, (one, other) in enumerate(zip(run.work, references[0].work, strict=False), 1):
         if len(one.updated) != 2 or len(other.updated) != 2:
             continue

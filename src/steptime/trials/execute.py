@@ -96,8 +96,8 @@ FEWEST_STEPS = 5
 @dataclass(frozen=True, slots=True)
 class ScheduledRun:
     """Process of a trial that has not run yet; see `Run` for the other fields. deadline: seconds after which it counts
-    as hung. until_epoch: end of the budget, seconds since the epoch, None for no end. metric: number to read from its
-    output; it then runs without the probe. step_seconds: seconds per step of the unchanged job, 0 if unknown."""
+    as hung. until_epoch: end of the budget, seconds since the epoch, or None. metric: number to read from the output of
+    a process that runs without the probe. step_seconds: seconds per step of the unchanged job, 0 if unknown."""
 
     variant: Variant
     stage: int
@@ -118,12 +118,12 @@ def execute(
     among: Turn | None = None,
     forks: ForkServer | None = None,
 ) -> Run:
-    """Runs a scheduled process, and reads its recording.
+    """Runs a scheduled process, and returns its recording as a `Run`.
 
-    show: called twice a second. among: its place among processes that take turns. forks: server that may fork it; what
-    is no sound fork is started again. Nothing that the job does raises an error: it is the run's `failure`. Raises
-    BudgetExhausted if the end of the budget killed it, KeyboardInterrupt, and SteptimeError for what stops every run
-    (no room on the disk, too large a copy)."""
+    show: function called twice a second with the progress. among: the process's place among those that take turns.
+    forks: server that may fork it; a fork that fails is started again as a process. Nothing that the job does raises an
+    error: it is the run's `failure`. Raises BudgetExhausted if the end of the budget killed it, KeyboardInterrupt, and
+    SteptimeError for what stops every run (no room on the disk, too large a copy)."""
     name = folder_of(scheduled)
     recording = own_folder(workspace.folder, VARIANTS, name)
     clear(recording)  # of a run that was cut short
@@ -292,7 +292,7 @@ def _with_numbers(
 
 
 def gradients_of(ranks: Sequence[Parity], process: Process) -> tuple[tuple[tuple[str, float | None], ...], ...]:
-    """Gradient norms of a process's first steps; where the trial has split its model over the ranks, of all parts."""
+    """Gradient norms of a process's first steps; if the trial has split its model over the ranks, of all parts."""
     if process.parity is None:
         return ()
     if not any(fact.kind == SPLIT and fact.applied for fact in process.changes):
@@ -305,7 +305,7 @@ def gradients_of(ranks: Sequence[Parity], process: Process) -> tuple[tuple[tuple
 
 
 def growth_per_step(parity: Parity | None) -> float | None:
-    """Growth of the peak from step to step, bytes: that of the process on a CPU, of each step on a device."""
+    """Growth of peak memory per step, bytes: of the process on a CPU, of each step on a device; None if unknown."""
     if parity is None:
         return None
     found = growth_of("", "peak", np.arange(len(parity.peak_bytes)), parity.peak_bytes)
@@ -313,8 +313,8 @@ def growth_per_step(parity: Parity | None) -> float | None:
 
 
 def clock_rate(recording: Path) -> float | None:
-    """Seconds on the clock of a recording's processes for each second of the system's, from the times of two files that
-    each process wrote. The process whose clock is furthest off counts. None if unknown."""
+    """Seconds on the clock of a recording's processes for each second of the system's clock, from the times of two
+    files that each process wrote. The process whose clock is furthest off counts. None if unknown."""
     rates = []
     for first in recording.glob(f"{CLOCKS[0]}*"):
         last = recording / first.name.replace(*CLOCKS)
@@ -378,9 +378,9 @@ def step_times(timeline: Timeline, warm_up: int, on_device: bool = False) -> lis
 
 
 def turn_times(timeline: Timeline, warm_up: int, stamps: Sequence[int]) -> tuple[list[int], tuple[int, ...]]:
-    """Durations as in `step_times`, of a process that took turns on a CPU, and the number of these steps in each turn.
-    A rest between two steps is subtracted from the second. A step after a rest counts if it is LONG; else neither it,
-    nor those within SETTLING, whose caches are cold, nor one more. stamps: as of `stamps_in`."""
+    """(durations as in `step_times`, number of these steps in each turn) of a process that took turns on a CPU. A rest
+    between two steps is subtracted from the second. A step after a rest counts if it is LONG; else neither it, nor
+    those within SETTLING, whose caches are cold, nor one more. stamps: as of `stamps_in`."""
     (steady, duration), steps = _steady(timeline, warm_up, on_device=False), timeline.steps
     idle, on = (np.array(stamps[first : len(stamps) // 2 * 2 : 2], np.int64) for first in (0, 1))
     duration = duration - measure(union(idle, on), steps.start, steps.end)
@@ -478,7 +478,7 @@ def _spent_in(timeline: Timeline, *kinds: SegmentKind) -> Int64:
 
 
 def load_of(telemetry: Sequence[TelemetrySample]) -> MachineLoad:
-    """Means over the telemetry samples; an empty MachineLoad without any."""
+    """Load of the machine: means over the telemetry samples; an empty MachineLoad without samples."""
     if not telemetry:
         return MachineLoad()
     pressures = [sample.pressure for sample in telemetry if sample.pressure is not None]
@@ -494,7 +494,7 @@ def load_of(telemetry: Sequence[TelemetrySample]) -> MachineLoad:
 
 
 def start_seconds(process: Process, steps: Steps) -> float:
-    """Seconds from the start of a recorded process to the end of its first step; 0 where it took none."""
+    """Seconds from the start of a recorded process to the end of its first step; 0 if it took no step."""
     if not len(steps.end):
         return 0.0
     facts = process.facts

@@ -51,9 +51,10 @@ LEAST_ROUNDS = 2
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RoundComparison:
-    """Steps of a variant in one round, ns each, and those of the two enclosing baselines. place: position of the
-    variant between them, from 0 (right after the first) to 1. turns: for processes that took turns, one row per common
-    turn: total time and number of the baseline's steps, then the same of the variant's; else no rows."""
+    """Times of a variant in one round with those of the two enclosing baselines. before, variant, after: step times, ns
+    each. place: position of the variant between the baselines, from 0 (right after the first) to 1. turns: for
+    processes that took turns, one row per common turn: total time and number of the baseline's steps, then the same of
+    the variant's; else no rows."""
 
     before: Float64
     variant: Float64
@@ -62,7 +63,7 @@ class RoundComparison:
     turns: Float64 = field(default_factory=lambda: np.zeros((0, 4)))
 
     def log_ratio(self) -> float:
-        """log(baseline / variant), above zero if the variant is faster; from the common turns where there are any."""
+        """log(baseline / variant), above zero if the variant is faster; from the common turns if there are any."""
         if len(self.turns):
             return float(_of_turns(self.turns.sum(axis=0)))
         return float(self._of_means(np.mean))
@@ -216,8 +217,8 @@ def judge(
     least_ns: float = 0.0,
     other: OtherWork = NO_OTHER_WORK,
 ) -> Judgement:
-    """Verdict on a variant. runs: those of its stage, with the baselines' and the control's. metric: compared instead
-    of step times. least_ns: as in `beyond_roofline`. other: work between the steps; the gain of the run decides."""
+    """Verdict on a variant. runs: its stage's, with the baselines' and the control's. metric: quantity in place of step
+    times. least_ns: as in `beyond_roofline`. other: work between the steps; the gain of the run decides."""
     target = metric if isinstance(metric, LossTarget) else None
     own = [run for run in runs if run.variant == variant.name]
     failed = [run for run in own if run.failure and not run.exact]
@@ -300,7 +301,7 @@ def overtaken(judgement: Judgement, others: Sequence[Judgement], goal: Goal = Go
 
 
 def side_by_side(judgements: Sequence[Judgement], goal: Goal = Goal.SPEED) -> tuple[Judgement, ...]:
-    """Judgements of one stage; those left undecided because another variant overtook them say so."""
+    """Judgements of one stage; one that is undecided because another variant overtook it says so."""
     reported = []
     for each in judgements:
         best = overtaken(each, judgements, goal) if each.verdict is TrialVerdict.UNDECIDED else None
@@ -316,8 +317,8 @@ def _steps(run: Run) -> Series:
 
 
 def other_speed(variant: Variant, runs: Sequence[Run], other: OtherWork) -> Estimate | None:
-    """Speed-up of the work between the steps, of the kind with most of it. None unless it is beyond noise, because a
-    process has few such pieces of work, and most changes do not affect them."""
+    """Speed-up of the work between the steps, of the kind that takes the most time. None unless it is beyond noise,
+    because a process has few such pieces of work, and most changes do not affect them."""
 
     def each(run: Run) -> Series:
         return tuple(length for kind, length in run.other_ns if kind == other.kind)
@@ -378,14 +379,14 @@ def under_load(run: Run, quietest: float) -> bool:
 
 
 def usual_step(runs: Sequence[Run]) -> Estimate | None:
-    """Mean step time of the baseline, ns: the median over its runs; None without one."""
+    """Mean step time of the baseline, ns: the median over its runs; None without a run."""
     means = [fmean(run.step_ns) for run in runs if run.variant in (BASELINE, CONTROL) and _timed(run) and run.step_ns]
     means = means or [each.step_ns for run in runs for each in run.switched.blocks if not each.block]
     return median_of(np.array(means)) if means else None
 
 
 def usual_metric(runs: Sequence[Run]) -> Estimate | None:
-    """Metric of the unchanged job, or its seconds to a loss: the median over its runs; None without one."""
+    """Metric of the unchanged job, or its seconds to a loss: the median over its runs; None without a run."""
     plain = [run for run in runs if run.variant in (BASELINE, CONTROL) and _timed(run)]
     printed = [run.metric for run in plain if run.metric is not None]
     return median_of(np.array(printed)) if printed else None

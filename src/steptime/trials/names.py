@@ -30,8 +30,8 @@ def check_source(path: str) -> None:
 
 
 def own_folder(folder: Path, *names: str) -> OwnFolder:
-    """Nested folder of these names, which need not exist. Raises RecordingError for a bad name, or if a link is in its
-    place."""
+    """Nested folder of these names below `folder`, which need not exist. Raises RecordingError for a bad name, or if a
+    link is in its place."""
     place = folder
     for name in names:
         try:

@@ -54,15 +54,15 @@ ROUNDING = 1e-12
 
 @dataclass(frozen=True, slots=True)
 class GradientParity:
-    """Comparison of gradient norms. dead: parameters whose gradient has become zero, missing or not finite. largest,
-    median: differences of the others, relative or as logarithms of their factors."""
+    """Comparison of two sets of gradient norms. dead: parameters whose gradient has become zero, missing or not finite.
+    largest, median: differences of the other parameters, relative or as logarithms of factors."""
 
     dead: tuple[str, ...]
     largest: float
     median: float
 
     def within(self, tolerance: tuple[float, float]) -> bool:
-        """True if no difference exceeds a (largest, median) tolerance."""
+        """True if no difference exceeds `tolerance`, as (largest, median)."""
         return self.largest <= tolerance[0] and self.median <= tolerance[1]
 
 
@@ -121,7 +121,7 @@ def first_difference(one: Losses, other: Losses) -> int | None:
 
 
 def seen(losses: Losses) -> bool:
-    """True for at least LEAST_LOSSES losses, whatever their values."""
+    """True if there are at least LEAST_LOSSES losses, whatever their values."""
     return sum(loss is not None for loss in losses) >= LEAST_LOSSES
 
 
@@ -187,7 +187,7 @@ def visible_drift(variant: Mapping[int, Losses], baselines: Mapping[int, Losses]
 
 
 def tail(losses: Losses, count: int) -> float:
-    """Mean loss of the last quarter of the first `count` steps; NaN if one of these is unknown."""
+    """Mean loss of the last quarter of the first `count` steps; NaN if one of these losses is unknown."""
     values = _array(losses[:count])
     last = values[count - max(1, round(count * TAIL)) :]
     return float(np.mean(last)) if len(last) else float("nan")

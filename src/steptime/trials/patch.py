@@ -57,7 +57,7 @@ class MovedLines:
         self._now = after
 
     def edit(self, edit: SingleEdit) -> SingleEdit | None:
-        """Edit with its lines moved to their current places; None if one is gone."""
+        """Edit whose lines are moved to their current places; None if one of them is gone."""
         moved: dict[str, SourceLine] = {}
         for field in fields(edit):
             line = getattr(edit, field.name)
@@ -113,8 +113,8 @@ def unified_diff(path: Path, old: str, new: str) -> str:
 
 
 class Drafts:
-    """Edited texts of sources; nothing is written to disk. script: the started file; options: of the job's command
-    line."""
+    """Edited texts of sources; nothing is written to disk. script: path of the started file; options: the job's own
+    options."""
 
     def __init__(self, folder: Path, script: Path | None, options: frozenset[str]) -> None:
         self._folder, self._script, self._options = folder, script, options
@@ -183,7 +183,7 @@ def make_patch(edits: Sequence[Edit], folder: Path, script: Path | None, command
 
 
 def unwritten(patch: Patch, edits: Sequence[Edit]) -> Patch:
-    """Patch that failed its own run, with its edits as snippets only."""
+    """Patch without changes of files, whose edits are snippets only, for a patch that failed its own run."""
     return Patch(patch.folder, snippets=tuple(map(described, edits)))
 
 

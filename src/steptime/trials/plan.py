@@ -29,8 +29,8 @@ MARGIN = 3_000_000_000
 
 
 def writable(proposals: Sequence[Proposal], directory: Path, command: Sequence[str]) -> tuple[Proposal, ...]:
-    """Proposals, with those that cannot be written to the sources, but should be, turned into advice. directory,
-    command: of the job."""
+    """Proposals, in which an edit that cannot be written to the sources, but should be, has become advice. directory,
+    command: the job's folder and command."""
     return tuple(
         replace(each, option=replace(each.option, as_written=False, edit=_example(each.option.edit)))
         if each.option.as_written and not sources_of(each, directory, command)
@@ -44,8 +44,8 @@ def _example(edit: Edit | None) -> Edit | None:
 
 
 def sources_of(proposal: Proposal, directory: Path, command: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    """(path, new text) of the files with a proposal's edit, if the edit itself is what is tried; () otherwise, and if
-    it cannot be written."""
+    """(path, new text) of each file that a proposal's edit changes, if that edit is itself what is tried; else (), and
+    if it cannot be written."""
     edit = proposal.option.edit
     if not proposal.option.as_written or edit is None:
         return ()
@@ -57,7 +57,7 @@ def plan_variants(
     proposals: Sequence[Proposal], most: int, step: float, directory: Path, command: Sequence[str]
 ) -> tuple[Variant, ...]:
     """First `most` proposals that can be applied, as variants in the same order. step: time per step in the recording,
-    ns. directory, command: of the job."""
+    ns. directory, command: the job's folder and command."""
     possible = [each for each in proposals if not each.advice_only][:most]
     several = Counter(each.fix.code for each in possible)
     names: Counter[str] = Counter()
@@ -100,7 +100,7 @@ def plan_for(
     *,
     goal: Goal = Goal.SPEED,
 ) -> Plan:
-    """Plan of a trial. known: the content of `recording`. min_gain: a fraction."""
+    """Plan of a trial. known: the content of `recording`. min_gain: least gain that counts, as a fraction."""
     start = max((start_seconds(process, lay_out(process).steps) for process in known.processes), default=0.0)
     return Plan(
         tuple(known.manifest.command),
@@ -141,7 +141,7 @@ def edits_of(taken: Variant, variants: Sequence[Variant], proposals: Sequence[Pr
 
 
 def script_of(command: Sequence[str]) -> Path | None:
-    """Script of a command; None for a module or a program."""
+    """Path of the script in a command; None for a module or a program."""
     return next((Path(word) for word in command if word.endswith(".py")), None)
 
 
@@ -167,8 +167,8 @@ def next_stage(runner: TrialRunner) -> int:
 def workspace_for(
     manifest: Manifest, recording: Path, folder: Path, *, uncontained: bool, keep: bool = False
 ) -> Workspace:
-    """Workspace for a recorded job. folder: of the trial. Raises UsageError if the job's folder is gone, or too large
-    to copy."""
+    """Workspace for a recorded job. folder: the trial's folder. Raises UsageError if the job's folder is gone, or too
+    large to copy."""
     directory = Path(manifest.directory)
     if not directory.is_dir():
         raise UsageError(
@@ -206,7 +206,7 @@ def with_outputs(workspace: Workspace, ran: tuple[int, int]) -> Workspace:
 
 
 def ours_in(folder: Path) -> tuple[Path, ...]:
-    """Recordings and trials in a folder: no variant needs them, and TensorBoard may write there, too."""
+    """Recordings and trials in a folder, which no variant needs; TensorBoard may write into the same folder."""
     if not folder.is_dir():
         return ()
     children = [path for path in folder.iterdir() if path.is_dir()]
@@ -243,7 +243,7 @@ def batch_variant(size: int) -> Variant:
 
 
 def workers_of(variant: Variant) -> int | None:
-    """num_workers of a variant that changes nothing else; None for any other."""
+    """Number of workers that a variant sets, if it changes nothing else; None for any other variant."""
     (change, *others) = variant.changes or (None,)
     workers = change.argument("num_workers") if change is not None and change.kind == "loader" else None
     return workers if isinstance(workers, int) and not others else None
@@ -268,15 +268,15 @@ class BatchSizePoint:
 
     @property
     def out_of_memory(self) -> bool:
-        """True if memory was too small for it."""
+        """True if memory was too small for this batch size."""
         return any(words in self.failure for words in OUT_OF_MEMORY)
 
 
 def points_of(
     judgements: Sequence[Judgement], step_ns: float, own_size: int | None, own_peak: int | None = None
 ) -> tuple[BatchSizePoint, ...]:
-    """Results by ascending batch size, with the job's own. step_ns: time per step of the unchanged job, on which the
-    speeds are based."""
+    """Results per batch size, ascending, with the job's own. step_ns: time per step of the unchanged job, to which the
+    speeds refer."""
     points = {}
     if own_size:
         rate = own_size / step_ns * 1e9
@@ -306,7 +306,7 @@ def plateau(points: Sequence[BatchSizePoint]) -> int | None:
 
 
 def over(points: Sequence[BatchSizePoint], go_on: bool) -> bool:
-    """True if no larger sizes are tried: a smaller one failed or was not timed, or, with go_on, the plateau is
+    """True if no larger batch sizes are tried: a smaller size failed or was not timed, or, with go_on, the plateau is
     reached."""
     return any(point.rate is None for point in points) or (go_on and plateau(points) is not None)
 

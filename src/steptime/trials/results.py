@@ -28,7 +28,7 @@ LAST_BYTES = 4 << 20
 
 
 def end_of(path: Path, most: int) -> str:
-    """Last `most` bytes of a file as text. Raises OSError."""
+    """Text of the last `most` bytes of a file. Raises OSError."""
     with path.open("rb") as file:
         file.seek(0, 2)
         file.seek(max(0, file.tell() - most))
@@ -61,7 +61,7 @@ class Metric:
         return value, ""
 
     def cost(self, run: Run) -> tuple[float, ...]:
-        """Cost of a run, smaller is better, as a tuple; () if the metric is unknown."""
+        """Cost of a run (smaller is better) as a tuple of one number; () if the metric is unknown."""
         if run.metric is None:
             return ()
         return (run.metric if self.lower_is_better else 1 / run.metric,)
@@ -80,13 +80,13 @@ MOST_FOLDERS = 2000
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Variants to try, and the goal. recording: path of the recording behind the proposals. step_seconds,
-    start_seconds: its step time and its time to the end of the first step; 0 if unknown. importing_seconds: those of
-    start_seconds until torch is imported, 0 if unknown. warm_up: untimed first steps of each process. baseline: variant
-    to compare with, if not the unchanged job. metric: compared instead of step times; recording is "" then.
-    until_loss: the loss to reach, whose time is compared. least_step_ns: time of a step's matmuls at the machine's
-    largest rate, 0 if unknown. measured_on: machine, versions and commit, a line each. other: work between the
-    steps."""
+    """Plan of a trial: variants to try, and the goal. recording: path of the recording behind the proposals.
+    step_seconds, start_seconds: step time of that recording, and time to the end of its first step, 0 if unknown.
+    importing_seconds: part of start_seconds until torch is imported, 0 if unknown. warm_up: number of untimed first
+    steps of each process. baseline: variant to compare with, if not the unchanged job. metric: number that is compared
+    in place of step times; recording is "" then. until_loss: the loss to reach, whose time is compared. least_step_ns:
+    time of a step's matmuls at the machine's largest rate, 0 if unknown. measured_on: machine, versions and commit, a
+    line each. other: work between the steps."""
 
     command: tuple[str, ...]
     directory: str
@@ -114,8 +114,8 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class PatchResult:
-    """Patch that was run. diff: unified. environment: variables to set with it. snippets, replaced: as in
-    `patch.Patch`. apply: the command that applies the diff from any folder."""
+    """Patch with the result of running it. diff: unified diff. environment: variables to set with it. snippets,
+    replaced: as in `patch.Patch`. apply: the command that applies the diff from any folder."""
 
     diff: str
     environment: tuple[tuple[str, str], ...]
@@ -247,8 +247,8 @@ def is_trial(folder: Path) -> bool:
 
 
 def newest_trial(recording: Path) -> Path | None:
-    """Folder of the newest trial of a recording that tried fixes, else of its newest lab. Trials without timed steps do
-    not count: they say nothing about the job. None without any."""
+    """Folder of the newest trial of a recording that tried fixes, else of its newest lab; None if there is none. Trials
+    without timed steps do not count, because they say nothing about the job."""
     place = recording.resolve()
     try:
         companions = sorted(each for each in place.parent.iterdir() if is_trial(each))[-MOST_FOLDERS:]

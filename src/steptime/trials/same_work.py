@@ -50,8 +50,8 @@ OTHER_SAMPLES = "trains on other samples than the unchanged job: --any-training 
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """Tolerance for tensors: (least, median) cosine, and relative difference in length (of the tensor that differs
-    most, median of all)."""
+    """Tolerance for tensors. cosines: (least, median) cosine; lengths: (largest, median) relative difference in
+    length."""
 
     cosines: tuple[float, float]
     lengths: tuple[float, float]
@@ -59,7 +59,8 @@ class Tolerance:
 
 @dataclass(frozen=True, slots=True)
 class Precision:
-    """Differences that rounding explains. rounded: relative distance of two sketches of the same tensor."""
+    """Differences between tensors that rounding explains. gradients, updates: tolerances; rounded: relative distance of
+    two sketches of the same tensor."""
 
     gradients: Tolerance
     updates: Tolerance
@@ -79,8 +80,8 @@ def precision_of(variant: Variant) -> Precision:
 
 
 def suspicion(own: Sequence[Run], plain: Sequence[Run]) -> NumbersCheck | None:
-    """Signs of cheating that no merely faster change shows: less work under the same name, other clocks, an early end;
-    None for none."""
+    """Signs of cheating that no merely faster change shows (less work under the same name, other clocks, an early end);
+    None if there are none."""
     replaced = replaced_functions(own, plain)
     if replaced or (replaced := other_clock(own)):
         return _suspicious(replaced)
@@ -122,7 +123,7 @@ def beyond_roofline(own: Sequence[Run], plain: Sequence[Run], least_ns: float) -
 
 
 def other_training(variant: Variant, own: Sequence[Run], plain: Sequence[Run]) -> NumbersCheck | None:
-    """Signs of a different training in the runs themselves, before any loss is compared; None for none."""
+    """Signs of a different training in the runs themselves, before any loss is compared; None if there are none."""
     precision = precision_of(variant)
     rehearsed = [run for run in own if run.rehearsal and run.work and not run.exact]
     before = [run for run in plain if run.rehearsal and run.work and not run.exact]
@@ -164,8 +165,8 @@ def _in_any_format(run: Run, before: Sequence[Run]) -> str:
 
 
 def is_refused(variant: Variant, runs: Sequence[Run], plain: Sequence[Run]) -> bool:
-    """True if a rehearsal shows less work or a different training that no rehearsal in float64 could excuse. runs: of
-    any variants."""
+    """True if a rehearsal shows less work or a different training that no rehearsal in float64 could excuse. runs: runs
+    of any variants."""
     own = [run for run in runs if run.variant == variant.name and not run.failure]
     rehearsed, before = ([run for run in each if run.rehearsal and run.work and not run.exact] for each in (own, plain))
     return bool(rehearsed and before and (suspicion(own, plain) or _in_any_format(rehearsed[-1], before)))
@@ -241,7 +242,7 @@ def _without(run: Run, references: Sequence[Run]) -> str:
 
 
 def shorter_pass(run: Run, references: Sequence[Run], least: float = 1.0) -> str:
-    """Sentence on a pass over a dataset that takes less than this fraction of the job's samples, "" for none."""
+    """Sentence on a pass over a dataset that takes less than `least` times the job's samples; "" if none does."""
     usual = {(name, size): samples for each in references for name, size, samples in each.passes}
     for name, size, samples in run.passes:
         known = usual.get((name, size), 0)

@@ -24,7 +24,7 @@ class StatementPlace:
 
 
 class SourceFile:
-    """Parsed file. `aliases`: full names by local name, from the imports at its top."""
+    """Parsed source file. `aliases`: full names by local name, from the imports at its top."""
 
     def __init__(self, module: libcst.Module) -> None:
         self._wrapper = wrapper = metadata.MetadataWrapper(module, unsafe_skip_copy=True)
@@ -36,7 +36,7 @@ class SourceFile:
         self.aliases = dict(_aliases(module))
 
     def is_line(self, line: int, text: str) -> bool:
-        """True if the file still has that text (stripped) on that line; "" matches any text."""
+        """True if line number `line` of the file still has that text (stripped); "" matches any text."""
         return 0 < line <= len(self._lines) and text in ("", self._lines[line - 1].strip())
 
     def statement_at(self, line: int) -> StatementPlace | None:

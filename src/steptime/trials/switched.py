@@ -41,8 +41,8 @@ UNCONFIRMED = "Faster, and not adopted: no time was left to compare its training
 
 @dataclass(frozen=True, slots=True)
 class Switched:
-    """Result of one process. variants: those that it ran, in the order of their bits; record: its blocks; taken: mask
-    of those that pay together. other: work between the steps."""
+    """Result of one process that switched between variants. variants: those that it ran, in the order of their bits;
+    record: its blocks; taken: mask of the variants that pay together. other: work between the steps."""
 
     variants: tuple[Variant, ...]
     record: BlockRecord
@@ -61,7 +61,7 @@ class Switched:
 
     def proved(self, variant: Variant) -> bool:
         """True if a variant needs no further process: it had no effect, or it has a speed and did not outrun its
-        loader. Also if another setting of the same thing is adopted, and no time was left to compile this one."""
+        loader, or another setting of the same thing is adopted and no time was left to compile this one."""
         if variant not in self.variants:  # it cannot be switched, or failed in an earlier process
             return False
         mask = 1 << self.variants.index(variant)
@@ -219,7 +219,7 @@ def _displayed(runner: TrialRunner, chosen: Sequence[Variant], record: BlockReco
 
 
 def course(record: BlockRecord, chosen: Sequence[Variant], min_gain: float, left_ns: float = 0.0) -> blocks.Course:
-    """Progress of a process that switches between these variants. left_ns: its remaining time, ns."""
+    """Next variants of a process that switches between `chosen` ones. left_ns: its remaining time, ns."""
     rivals = [sum(1 << number for number, other in enumerate(chosen) if other.rivals(each)) for each in chosen]
     late = sum(1 << number for number, each in enumerate(chosen) if any(c.kind == "compile" for c in each.changes))
     return blocks.course(record, rivals, late, min_gain, left_ns)

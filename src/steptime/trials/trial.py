@@ -67,7 +67,7 @@ class Agreement(Enum):
 
 @dataclass(frozen=True, slots=True)
 class NumbersCheck:
-    """Check of a variant's training, with the reason in words."""
+    """Result of checking a variant's training. sentence: the reason in words."""
 
     agreement: Agreement
     sentence: str
@@ -102,7 +102,7 @@ class Variant:
 
     @property
     def foreign(self) -> bool:
-        """True for a user's own change (of files, or another command), without changes of steptime's. Variants of a lab
+        """True for a user's own change (of files, or another command) without changes of steptime's. Variants of a lab
         are not foreign."""
         return not (self.proposal or self.changes or self.name in (BASELINE, CONTROL))
 
@@ -132,8 +132,8 @@ AS_IT_IS = Variant(BASELINE)
 
 @dataclass(frozen=True, slots=True)
 class AppliedChange:
-    """Outcome of a change in a process. applied: it could be made; exercised: it acted on something; detail: in
-    words."""
+    """Outcome of a change in a process. applied: True if it could be made; exercised: True if it acted on something;
+    detail: both in words."""
 
     kind: str
     applied: bool
@@ -155,26 +155,26 @@ class MachineLoad:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One process of a variant. stage: 0 for the variants one by one, then one for each combination and for the patch.
-    position: its place in the order of the stage. rehearsal: with dropout off and gradient norms written, not timed.
+    """Process of a variant, with what it measured. stage: 0 for the variants one by one, then one for each combination
+    and for the patch. position: its place in the order of the stage. rehearsal: True if it ran with dropout off and
+    gradient norms written, untimed.
 
-    step_ns: steady steps in order, with the starts of loader workers in them and evaluations left out. losses: per
-    step from the first one on, the sum of those that its backwards began on, None where no backward was seen. norms:
-    gradient norm of each parameter, a tuple for each of the first steps. failure: in words, with the job's last lines;
-    "" where it went well. place: the device it ran on where a trial uses several ("" for this machine): only runs of
-    one place are compared in their speed.
-    outside: what it changed outside of its workspace. backwards, work: of each step from the first one on. passes:
-    class and length of each dataset, and the most samples that a pass over it took. replaced: clocks and functions of
-    torch's that it replaced. ended_early: it came to its own end before its steps were taken. metric: what is judged in
-    place of its steps: the number that it printed, or the seconds to a loss. samples: of the largest dataset that it
-    trains on, 0 where that is not known. alternated: it took turns with the other processes of its round; turns: steady
-    steps of each, () where that is not known. phases: ns of each `Phase` in the mean step of a CPU. switched: of
-    a process that runs several variants in blocks, what it measured; switched_names: theirs. exact: a rehearsal in
-    float64. peaks: peak memory of each process that trained, bytes; peak_bytes is the largest. graph_breaks: lines at
-    which torch.compile ended a graph. growth: of its memory, bytes per step, 0 where none is certain, None in few
-    steps. clock: seconds on its clock for each second of the system's, None if it was too short to tell.
-    other_ns: (kind, ns) of each rollout, evaluation and checkpoint after the warm-up, between the same two steps.
-    """
+    step_ns: durations of the steady steps in order, with the starts of loader workers and without evaluations. losses:
+    per step from the first one on, the sum of those that its backwards started on, None if no backward was seen. norms:
+    gradient norm of each parameter, a tuple for each of the first steps. failure: reason in words, with the job's last
+    lines, "" for success. place: device that it ran on, if a trial uses several ("" for this machine): only runs of one
+    place are compared in speed. outside: paths that it changed outside of its workspace. backwards, work: of each step
+    from the first one on. passes: (class of a dataset, its length, most samples that a pass over it took). replaced:
+    clocks and torch functions that it replaced. ended_early: True if it ended by itself before its steps were taken.
+    metric: number that is judged in place of step times: one that it printed, or the seconds to a loss. samples: size
+    of the largest dataset that it trains on, 0 if unknown. alternated: True if it took turns with the other processes
+    of its round; turns: number of steady steps in each turn, () if unknown. phases: ns of each `Phase` in the mean step
+    of a CPU. switched: measurements of a process that runs several variants in blocks; switched_names: names of these
+    variants. exact: True for a rehearsal in float64. peaks: peak memory of each process that trained, bytes; peak_bytes
+    is the largest. graph_breaks: number of lines at which torch.compile ended a graph. growth: growth of its memory,
+    bytes per step, 0 if none is certain, None for few steps. clock: seconds on its clock for each second of the
+    system's, None if the run was too short. other_ns: (kind, ns) of each rollout, evaluation and checkpoint after the
+    warm-up, between the same two steps."""
 
     variant: str
     stage: int
@@ -223,9 +223,9 @@ class Run:
 class Judgement:
     """Verdict on a variant. speed: baseline's time over the variant's, with a 95 % interval; memory: the same ratio of
     peaks, None if unknown. noise: factor, at least 1, by which the control may seem better or worse at the trial's
-    goal. sentence: the reason, for a person. step_ns: mean step time, ns. training: words on the numbers, unless the
-    sentence has them. of_run: speed-up of the run, None if steps are nearly all of it or something else is compared.
-    other: that of the work between the steps, None unless it is beyond noise."""
+    goal. sentence: the reason, for a person. step_ns: mean step time, ns. training: sentence on the variant's training,
+    "" if `sentence` has it. of_run: speed-up of the whole run, None if steps are nearly all of it or something else is
+    compared. other: speed-up of the work between the steps, None unless it is beyond noise."""
 
     variant: Variant
     verdict: TrialVerdict
@@ -293,7 +293,7 @@ class BudgetExhausted(Exception):
 
 
 class Budget:
-    """Time budget in seconds, from its construction on."""
+    """Time budget in seconds, which starts with its construction."""
 
     def __init__(self, seconds: float = inf) -> None:
         self.seconds = seconds

@@ -106,14 +106,14 @@ def going_on(options: VariantOptions, target: LossTarget | None) -> VariantOptio
 
 
 def longest(runs: Sequence[Run], first: float) -> float:
-    """Seconds in which a process must reach the loss. first: the limit until the unchanged job's time is known."""
+    """Seconds within which a process must reach the loss. first: limit until the unchanged job's time is known."""
     took = [run.metric for run in runs if run.variant in (BASELINE, CONTROL) and run.metric is not None]
     return LONGER * max(took) if took else first
 
 
 def means_of(losses: Losses, backwards: Sequence[int]) -> Iterator[float]:
-    """Mean of the last losses after each step: infinite while there are too few, or if one is not finite. A step
-    without a backward repeats the mean."""
+    """Yields the mean of the last losses after each step: infinite while there are too few, or if one is not finite. A
+    step without a backward repeats the mean."""
     course, mean = LossCourse(), inf
     for loss, count in zip(losses, backwards, strict=True):
         if count:

@@ -50,8 +50,8 @@ OFFLINE = (
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """Files that a job wrote under its working folder. files: those with changed content; folders: those with a changed
-    list of entries, while it ran. Relative paths."""
+    """Paths in its working folder that a job changed while it ran, relative to that folder. files: files with changed
+    content; folders: folders with a changed list of entries."""
 
     files: frozenset[Path]
     folders: frozenset[Path]

@@ -15,7 +15,7 @@ BOX = 1000
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """A mark on an axis. place: percent from its beginning."""
+    """Mark on an axis. place: percent of the axis from its start."""
 
     place: float
     words: str
@@ -23,8 +23,8 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A line or an area of a chart in a square of BOX. points: as SVG has them in a polyline or a path. words: for the
-    legend. tone: number of its colour, or of its strength."""
+    """Line or area of a chart, in a square of BOX. points: SVG points of a polyline, or an SVG path. words: text for
+    the legend. tone: number of its colour, or of its strength."""
 
     name: str
     points: str
@@ -34,46 +34,46 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Decades:
-    """A logarithmic axis over whole decades: 10**low to 10**high."""
+    """Logarithmic axis over whole decades, from 10**low to 10**high."""
 
     low: int
     high: int
 
     def place(self, value: float) -> float:
-        """Percent from the beginning of the axis; beyond its ends for values outside."""
+        """Place of a value, percent from the start of the axis; below 0 or above 100 outside of it."""
         return 100 * (math.log10(value) - self.low) / (self.high - self.low)
 
     def ticks(self) -> tuple[Tick, ...]:
-        """Whole decades; every second one where there are many."""
+        """Ticks at whole decades; at every second one if there are many."""
         stride = 1 + (self.high - self.low) // 8
         powers = range(self.low, self.high + 1, stride)
         return tuple(Tick(self.place(10.0**power), _power(power)) for power in powers)
 
     def every_tick(self, words: Callable[[float], str]) -> tuple[Tick, ...]:
-        """All whole decades, in words of the values."""
+        """Ticks at all whole decades. words: function that makes a value's text."""
         values = (10.0**power for power in range(self.low, self.high + 1))
         return tuple(Tick(self.place(value), words(value)) for value in values)
 
 
 def decades(values: list[float]) -> Decades:
-    """The axis that holds all the values, which must be positive."""
+    """Logarithmic axis that contains all the values, which must be positive."""
     low = math.floor(math.log10(min(values)) - 1e-9)
     high = math.ceil(math.log10(max(values)) + 1e-9)
     return Decades(low, max(high, low + 1))
 
 
 def decades_of(estimates: Iterable[Estimate]) -> Decades:
-    """The axis that holds the intervals of all estimates, from 1 on."""
+    """Logarithmic axis that contains the intervals of all estimates, from 1 on."""
     return decades([bound for each in estimates for bound in (max(each.low, 1.0), each.high)])
 
 
 def middles(count: int) -> list[float]:
-    """Percent: the middles of so many equal parts of an axis."""
+    """Middles of `count` equal parts of an axis, percent."""
     return [100 * (number + 0.5) / count for number in range(count)]
 
 
 def even_ticks(highest: float, about: int = 5) -> tuple[Tick, ...]:
-    """Round durations from nothing to `highest` ns, about so many."""
+    """Ticks at round durations from 0 to `highest` ns, about `about` of them."""
     if highest <= 0:
         return ()
     rough = highest / about
@@ -101,7 +101,7 @@ COLOURS = 9
 
 @dataclass(frozen=True, slots=True)
 class ValueCurve:
-    """Values with their intervals. points: of a polyline in a square of BOX; band: its interval as a polygon."""
+    """Curve of values with their intervals. points: polyline in a square of BOX; band: polygon of the intervals."""
 
     name: str
     tone: int
@@ -111,7 +111,7 @@ class ValueCurve:
 
 @dataclass(frozen=True, slots=True)
 class PlacedPoint:
-    """A single value. x, y: percent from the left and from the top."""
+    """Single value in a chart. x, y: percent from the left and from the top."""
 
     x: float
     y: float
@@ -120,7 +120,8 @@ class PlacedPoint:
 
 @dataclass(frozen=True, slots=True)
 class CurveChart:
-    """Curves and points over a horizontal axis; the vertical one is logarithmic. marked: the points in the legend."""
+    """Chart of curves and points over a horizontal axis; the vertical one is logarithmic. marked: points in the
+    legend."""
 
     curves: tuple[ValueCurve, ...]
     across: tuple[Tick, ...]
@@ -131,7 +132,7 @@ class CurveChart:
 
 
 def curve_of(name: str, tone: int, drawn: Sequence[tuple[float, Estimate]], axis: Decades) -> ValueCurve:
-    """The curve of values, 1 at least, at places of the horizontal axis, in percent."""
+    """Curve of values; those below 1 are drawn at 1. drawn: (percent across, value) pairs; axis: the vertical axis."""
 
     def point(x: float, value: float) -> str:
         return f"{BOX * x / 100:.1f},{BOX * (1 - axis.place(max(value, 1.0)) / 100):.1f}"
@@ -144,7 +145,7 @@ def curve_of(name: str, tone: int, drawn: Sequence[tuple[float, Estimate]], axis
 def labelled_curve(
     name: str, title: str, points: Sequence[tuple[str, Estimate]], up: Decades, words: Callable[[float], str]
 ) -> CurveChart:
-    """Chart of one curve over labels at even distances."""
+    """Chart of one curve over labels at equal distances."""
     places = middles(len(points))
     curve = curve_of(name, 0, [(x, each) for x, (_, each) in zip(places, points, strict=True)], up)
     across = tuple(Tick(x, label) for x, (label, _) in zip(places, points, strict=True))
@@ -152,7 +153,7 @@ def labelled_curve(
 
 
 def curve_figures(*charts: CurveChart | None) -> tuple[Figure, ...]:
-    """Charts as figures of an answer, without those that there is no reason for."""
+    """Figures of an answer from charts; a chart that is None is left out."""
     return tuple(
         Figure(f"curves-{number}", chart.title, "curves.html", chart)
         for number, chart in enumerate(filter(None, charts), 1)

@@ -35,7 +35,7 @@ FONTS = ("/usr/share/fonts", "/usr/local/share/fonts", "~/.fonts", "~/.local/sha
 
 @dataclass(frozen=True, slots=True)
 class CardPart:
-    """A piece of the bar. x, width: pixels; words: "" for one that is not named."""
+    """Part of the bar on a card. x, width: pixels; words: label below it, "" for none."""
 
     x: float
     width: float
@@ -63,12 +63,12 @@ def as_svg(answer: Answer) -> str:
 
 
 def as_card(answer: Answer) -> bytes:
-    """The card as PNG; needs the extra `images`. Raises OutputError where no font is installed."""
+    """Card of an answer, a picture to share, as PNG; needs the extra `images`. Raises OutputError without fonts."""
     return as_png(as_svg(answer), 1.0)
 
 
 def as_png(svg: str, sharpness: float) -> bytes:
-    """A picture as PNG; needs the extra `images`. sharpness: pixels per drawn one. Raises OutputError without fonts."""
+    """SVG picture as PNG; needs the extra `images`. sharpness: pixels per unit. Raises OutputError without fonts."""
     import resvg_py
 
     folders = (Path(folder).expanduser() for folder in FONTS)

@@ -40,7 +40,7 @@ _DANGEROUS = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&\u2028\u2029"}
 
 
 def whole(template: str, *, title: str, data: str, **names: object) -> str:
-    """A page. template: it extends frame.html. data: JSON that the page carries. names: what the template uses."""
+    """HTML page. template: one that extends frame.html. data: JSON that the page carries. names: template variables."""
     style, script = "\n".join(map(asset, STYLES)), "\n".join(map(asset, SCRIPTS))
     policy = (
         f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; img-src data:; "
@@ -66,15 +66,15 @@ def as_page(answer: Answer) -> str:
 
 
 def as_piece(answer: Answer) -> str:
-    """The answer in a notebook: HTML without script, style sheet and request, as it is on other people's page."""
+    """Answer for a notebook: HTML without script, style sheet and requests, because other people's page contains it."""
     parts = tuple(part for part in answer.parts if (part.items if isinstance(part, Section) else part.rows))
     piece = _environment().get_template("notebook.html").render(answer=answer, parts=parts, rows=ROWS)
     return piece.encode("utf-8", "backslashreplace").decode()
 
 
 def escaping(read: Callable[[str], str | None]) -> jinja2.Environment:
-    """Templates in which what strangers wrote is text, without characters that no screen should get, and a name that is
-    missing is an error. read: the text of a template by its name."""
+    """Template environment that escapes strangers' strings, removes characters that no screen should get, and treats a
+    missing name as an error. read: function from a template's name to its text."""
     return jinja2.Environment(
         loader=jinja2.FunctionLoader(read),
         autoescape=True,
@@ -99,7 +99,7 @@ def _environment() -> jinja2.Environment:
 
 @cache
 def asset(name: str) -> str:
-    """The text of a file of this folder: a template, a style, a script."""
+    """Text of a file of this folder: a template, a style, a script."""
     return files(__package__).joinpath(name).read_text(encoding="utf-8")
 
 

@@ -15,7 +15,7 @@ SHARING = ("file_descriptor", "file_system")
 
 
 def duration_ns(context: click.Context, option: click.Parameter, value: str | None) -> float:
-    """Callback of --step: ns, from "30ms", "1.5s" or a number of ms. Raises click.BadParameter."""
+    """Value of --step in ns, from "30ms", "1.5s" or a number of ms (a callback of click). Raises click.BadParameter."""
     if value is None:
         return 0.0
     text = value.strip().lower()

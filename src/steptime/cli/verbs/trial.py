@@ -21,7 +21,7 @@ from steptime.cli.options import (
 
 
 def budget_option(default: str) -> Callable[[Function], Function]:
-    """Option --budget: budget, which starts when the option is parsed."""
+    """Option --budget of a verb, which sets `budget`; its time starts when the option is parsed."""
     return click.option(
         "--budget",
         callback=_budget,

@@ -21,16 +21,15 @@ from steptime.probe.ours import pass_on
 
 
 class Applier:
-    """One change. Subclasses override the methods they need.
+    """Change of a trial in this process. Subclasses override the methods they need.
 
-    applied: it is in force. exercised: a training step ran under it. detail: one sentence with its extent, or the
-    obstacle. seconds: preparation time (compilation). order: of the wrappers of a top module, the larger one is the
-    outer.
+    applied: True if it is in force. exercised: True if a training step ran under it. detail: one sentence with its
+    extent, or the obstacle. seconds: preparation time (compilation). order: rank among the wrappers of a top module;
+    the larger one is the outer.
 
     A switchable one can be switched at any step boundary: after `off` the job's state, except for the training itself,
-    is as if `on` had never been called. in_force: it is on. optimizers: returns the job's optimizers; set by the
-    switcher.
-    """
+    is as if `on` had never been called. in_force: True if it is on. optimizers: function that returns the job's
+    optimizers, set by the switcher."""
 
     switchable = False
     order = 0
@@ -48,7 +47,7 @@ class Applier:
         self.on()
 
     def prepare(self) -> None:
-        """Prepares a switchable change at that time, without an effect before `on`."""
+        """Prepares a switchable change right after torch's import, without an effect before `on`."""
 
     def on(self) -> None:
         """Puts the change in force, between two steps."""
@@ -124,7 +123,7 @@ unscaled: SideTable[torch.Tensor] = SideTable()
 
 
 def keep_unscaled(seen: Callable[[Any], None] | None = None) -> None:
-    """Fills `unscaled` from now on. seen: called with the scaler."""
+    """Fills `unscaled` from now on. seen: function called with each scaler."""
 
     def returned(scaler: Any, outputs: Any, result: Any) -> Any:
         if isinstance(outputs, torch.Tensor) and result is not outputs:

@@ -21,7 +21,7 @@ OURS_AND_TORCH = tuple(str(Path(sys.modules[name].__file__ or "").parent) for na
 
 
 def obstacle(module: torch.nn.Module) -> str:
-    """Reason why a module cannot be captured, "" for none."""
+    """Reason why a module cannot be captured; "" if it can."""
     name = type(module).__name__
     if name == "OptimizedModule" or module._compiled_call_impl is not None:
         return "the job compiles this model itself: mode='reduce-overhead' captures there"
@@ -36,7 +36,7 @@ def obstacle(module: torch.nn.Module) -> str:
 
 
 def unfit(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """Reason why a call has no addresses to read inputs from, "" for none."""
+    """Reason why a call has no addresses to read inputs from; "" if it has."""
     if kwargs:
         return (
             f"it is called with {', '.join(sorted(kwargs))}= by name: make_graphed_callables takes tensors by position"
@@ -53,7 +53,7 @@ def signature(args: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def place_of(error: BaseException) -> str:
-    """User's line that raised, as " at model.py:31", "" if there is none."""
+    """User's line that raised the error, as " at model.py:31"; "" if there is none."""
     frames = [
         frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(OURS_AND_TORCH)
     ]
@@ -72,11 +72,10 @@ class _Around(torch.nn.Module):  # type: ignore[misc]
 
 
 class GraphedCallables(Applier):
-    """torch.cuda.make_graphed_callables of the training model, on its first inputs. No arguments.
+    """Change that captures the training model by torch.cuda.make_graphed_callables, on its first inputs. No arguments.
 
     A call runs as before without gradients, in evaluation, with inputs of another signature, and before the backward of
-    the last one: a graph has one set of activations.
-    """
+    the last one: a graph has one set of activations."""
 
     detail = "no model has been trained"
 

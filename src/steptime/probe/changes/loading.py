@@ -35,8 +35,7 @@ class LoaderChange(Applier, ABC):
     line, because a variant runs in a copy of the job's folder. Without it, training loaders are changed (shuffled, or
     with their own sampler).
 
-    A framework may construct a loader again from the one it got: each construction is changed.
-    """
+    A framework may construct a loader again from the one it got: each construction is changed."""
 
     def __init__(self, target: str, arguments: Arguments) -> None:
         super().__init__(target, arguments)
@@ -49,14 +48,14 @@ class LoaderChange(Applier, ABC):
 
     @abstractmethod
     def decide(self, arguments: Arguments) -> str:
-        """Edits the arguments of one construction. Returns why it stays the same, or ""."""
+        """Edits the arguments of one construction. Returns the reason why it stays the same, or ""."""
 
     def iterator(self, loader: Any, original: Callable[[Any], Any]) -> Any:
-        """Returns the iterator of a changed loader, which `original` makes."""
+        """Returns the iterator of a changed loader. original: function that makes the loader's own iterator."""
         return original(loader)
 
     def is_known(self, settings: Arguments) -> bool:
-        """True if a loader is made from a changed one."""
+        """True if these settings show that a framework makes the loader from one that was already changed."""
         return False
 
     def is_for(self, settings: Arguments) -> bool:
@@ -125,7 +124,7 @@ SETTINGS = ("num_workers", "persistent_workers", "prefetch_factor", "pin_memory"
 
 
 class LoaderSettings(LoaderChange):
-    """Loader settings. arguments: any of SETTINGS, and non_blocking (copies from pinned memory do not wait)."""
+    """Change of loader settings. arguments: any of SETTINGS, and non_blocking (copies from pinned memory)."""
 
     def install(self) -> None:
         super().install()
@@ -154,7 +153,7 @@ class LoaderSettings(LoaderChange):
         return ""
 
     def is_known(self, settings: Arguments) -> bool:
-        """True if Accelerate or Lightning makes a loader again from a changed one, with its settings."""
+        """True if Accelerate or Lightning makes the loader again from a changed one, with its settings."""
         kept = (settings[name] == self.arguments[name] for name in SETTINGS[:-1] if name in self.arguments)
         return self._datasets.get(id(settings["dataset"])) is settings["dataset"] and all(kept)
 
@@ -187,7 +186,7 @@ def _without_waiting(original: Any, name: str) -> Any:
 
 
 class BatchSize(LoaderChange):
-    """Batch size. arguments: size."""
+    """Change of the batch size. arguments: size."""
 
     def __init__(self, target: str, arguments: Arguments) -> None:
         super().__init__(target, arguments)
@@ -217,8 +216,8 @@ REAL_BATCHES = 2
 
 
 class CachedBatch(LoaderChange):
-    """Upper bound of what faster input could save: the loader's first batches, then the last of them again and again.
-    An epoch keeps its length. No arguments."""
+    """Change that shows the upper bound of what faster input could save: the loader returns its first batches, then the
+    last of them again and again. An epoch keeps its length. No arguments."""
 
     def __init__(self, target: str, arguments: Arguments) -> None:
         super().__init__(target, arguments)
@@ -290,9 +289,9 @@ def _copied(batch: Any) -> Any:
 
 
 class SharingStrategy(LoaderChange):
-    """Sharing strategy of tensors. arguments: strategy ("file_system", "file_descriptor"), and `site`, see
-    LoaderChange. It holds for this process and its forked children; exercised once a training loader with workers is
-    read."""
+    """Change of the sharing strategy of tensors. arguments: strategy ("file_system", "file_descriptor"), and `site`,
+    see LoaderChange. It holds for this process and its forked children; exercised once a training loader with workers
+    is read."""
 
     _set = False
 
@@ -322,7 +321,7 @@ LATER = (2, 4)
 
 
 class KeptItems(list[Any]):
-    """List of a dataset's items. asked: indices of the first items used in this process."""
+    """List of a dataset's items, made once. asked: indices of the first items used in this process."""
 
     def __init__(self, items: list[Any]) -> None:
         super().__init__(items)
@@ -335,8 +334,8 @@ class KeptItems(list[Any]):
 
 
 class CachedItems(LoaderChange):
-    """Items made once, at the loader's construction, and kept in a list. arguments: `site`, see LoaderChange. seconds:
-    time for that. Unchanged if an item differs when made again, or takes random numbers."""
+    """Change that makes all items once, at the loader's construction. arguments: `site`, see LoaderChange. seconds:
+    time for making them. Not applied if an item differs when made again, or takes random numbers."""
 
     def __init__(self, target: str, arguments: Arguments) -> None:
         super().__init__(target, arguments)
@@ -392,7 +391,7 @@ class CachedItems(LoaderChange):
 
 @contextlib.contextmanager
 def same_random_numbers() -> Iterator[None]:
-    """Context that restores the random states at its end: of torch on the CPU, of numpy and of Python."""
+    """Context manager that restores, at its end, the random states of torch on the CPU, of numpy and of Python."""
     numpy, numbers, state = sys.modules.get("numpy.random"), random.getstate(), torch.get_rng_state()
     legacy = numpy.get_state() if numpy is not None else None
     try:
@@ -408,7 +407,7 @@ DIFFERENT = "an item is not the same when it is asked for a second time"
 
 
 def spread(length: int) -> list[int]:
-    """Returns some indices of so many items, from the first to the last."""
+    """Returns some indices of `length` items, evenly spaced from the first to the last."""
     return sorted({round(number * (length - 1) / (ASKED_AGAIN - 1)) for number in range(ASKED_AGAIN)}) if length else []
 
 
@@ -437,8 +436,8 @@ OWN = frozenset({"sampler", "_dataset", "_size", "_batches", "_lengths"})
 
 
 class SimilarLengths(LoaderChange):
-    """Batches of similar lengths. arguments: `site`, see LoaderChange. The loader's sampler draws as before; within a
-    window of batches, rows of similar length share a batch. Each item is made once more, for its length."""
+    """Change to batches of similar lengths. arguments: `site`, see LoaderChange. The loader's sampler draws as before;
+    within a window of batches, rows of similar length share a batch. Each item is made once more, for its length."""
 
     def decide(self, arguments: Arguments) -> str:
         if self.is_known(arguments):  # a framework makes the loader again
@@ -465,7 +464,7 @@ class SimilarLengths(LoaderChange):
         return ""
 
     def is_known(self, settings: Arguments) -> bool:
-        """True if its rows are sorted already."""
+        """True if the loader's rows are sorted already."""
         batches = getattr(settings["batch_sampler"], "batch_sampler", settings["batch_sampler"])  # accelerate's
         return any(type(each) is LengthSampler for each in (settings["sampler"], getattr(batches, "sampler", None)))
 

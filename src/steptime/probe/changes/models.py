@@ -26,7 +26,7 @@ def _on_cuda(module: torch.nn.Module) -> bool:
 
 
 class CudnnBenchmark(Applier):
-    """cuDNN's benchmark mode: it tries its algorithms for every new shape and keeps the fastest. No arguments."""
+    """Change to cuDNN's benchmark mode, which tries its algorithms for each new shape. No arguments."""
 
     detail = UNTRAINED
 
@@ -59,21 +59,21 @@ SWITCHES = {
 
 
 class AttentionBackend(Applier):
-    """Restriction of scaled_dot_product_attention to one backend. arguments: backend (one of SWITCHES)."""
+    """Change that restricts scaled_dot_product_attention to one backend. arguments: backend (one of SWITCHES)."""
 
     switchable = True
     detail = UNTRAINED
     _cuda = False
 
     def prepare(self) -> None:
-        """Counts calls in the first step."""
+        """Counts the calls of attention in the first step."""
         self._calls: list[int] = []
         functional: Any = torch.nn.functional
         self._original = functional.scaled_dot_product_attention
         functional.scaled_dot_product_attention = traceable.counted_attention(self._original, self._calls)
 
     def on(self) -> None:
-        """Leaves one switch on."""
+        """Switches off all backends but the chosen one."""
         super().on()
         self._before = {name: enabled() for name, enabled, _ in _switches()}
         for name, _, enable in _switches():
@@ -114,7 +114,7 @@ IMAGE = 4
 
 
 class ChannelsLast(Applier):
-    """channels_last layout of convolutions. Parameters stay the same objects; gradients and optimizer states follow."""
+    """Change to channels_last convolutions. Parameters stay the same objects; gradients and optimizer states follow."""
 
     switchable = True
     order = 1
@@ -126,7 +126,7 @@ class ChannelsLast(Applier):
         self._before: dict[int, tuple[int, ...]] = {}
 
     def top_module(self, module: torch.nn.Module) -> None:
-        """Converts the weights, and the inputs from now on."""
+        """Converts the weights of a module, and its inputs from now on."""
         weights = [each for each in parameters_of(module) if each.dim() == IMAGE and each.shape[2:].numel() > 1]
         changed = [each for each in weights if not each.is_contiguous(memory_format=torch.channels_last)]
         if not changed:
@@ -195,11 +195,10 @@ CHECKPOINT_OPTIONS = (
 
 
 class Checkpointing(Applier):
-    """Activation checkpointing of blocks. arguments: enabled (True by default; False turns the job's own calls of
-    torch's checkpoint into plain calls), blocks (how many, the first ones; all by default).
+    """Change of activation checkpointing of blocks. arguments: enabled (True by default; False turns the job's own
+    calls of torch's checkpoint into plain calls), blocks (number of first blocks to checkpoint; all by default).
 
-    A block is a child of a ModuleList or Sequential with parameters, children, and siblings of its class.
-    """
+    A block is a child of a ModuleList or Sequential with parameters, children, and siblings of its class."""
 
     def __init__(self, target: str, arguments: dict[str, Any]) -> None:
         super().__init__(target, arguments)
@@ -211,7 +210,7 @@ class Checkpointing(Applier):
         self.detail = UNTRAINED if self._on else "the job does not call torch's checkpoint"
 
     def prepare(self) -> None:
-        """Replaces torch's checkpoint if it should be off, before the job imports it."""
+        """Replaces torch's checkpoint, if it is to be off, before the job imports it."""
         if self._on:
             return
         original = torch_checkpoint.checkpoint
@@ -260,11 +259,11 @@ COMPILERS = ("torch._dynamo", "torch._inductor", "torch._functorch", "torch.fx")
 
 
 class Compile(Applier):
-    """torch.compile of the training model. arguments: mode (None, "reduce-overhead", "max-autotune", …), backend.
+    """Change that compiles the training model by torch.compile. arguments: mode (None, "reduce-overhead",
+    "max-autotune", …), backend.
 
     Calls without gradients, or in evaluation mode, run uncompiled. Exercised only if graphs were compiled: torch
-    silently skips some modules.
-    """
+    silently skips some modules."""
 
     switchable = True
     detail = UNTRAINED
@@ -335,7 +334,7 @@ def _graphs() -> int:
 
 
 class DynamicShapes(Applier):
-    """dynamic=True for the job's torch.compile. No arguments. Exercised if a changed call compiled a graph."""
+    """Change to dynamic=True in the job's torch.compile. No arguments. Exercised if a changed call compiled a graph."""
 
     detail = "the job compiles nothing"
     _calls = 0

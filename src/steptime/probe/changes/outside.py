@@ -48,7 +48,7 @@ WRITTEN = ("os.truncate", "sqlite3.connect")
 
 
 class OutsideWrites:
-    """Listener to audit events, from the import of torch on. note: writes a sentence."""
+    """Listener to audit events that reports writes outside of the containment. note: writes a sentence."""
 
     def __init__(self, recording: str, note: Callable[[str], None]) -> None:
         self._copy = PrivateCopy(recording)

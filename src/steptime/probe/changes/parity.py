@@ -39,7 +39,7 @@ ROOTS = 0
 
 
 class ParityRecorder:
-    """Writer of parity.jsonl in the process's folder: see docs/recording-format.md."""
+    """Writer of a variant's numbers into parity.jsonl in the process's folder (docs/recording-format.md)."""
 
     def __init__(self, variant: ProcessVariant, *, profiles: bool = True) -> None:
         self._began = time.perf_counter_ns()
@@ -106,8 +106,8 @@ class ParityRecorder:
             self._losses.append(loss.clone() if loss.dim() == 0 else loss.float().mean())
 
     def after_backward(self, top_modules: list[torch.nn.Module]) -> None:
-        """Called when an outermost backward has ended. A step's last one counts: gradients are complete, not
-        clipped."""
+        """Called when an outermost backward has ended. The last one of a step counts: its gradients are complete, but
+        not clipped."""
         if self._is_due():
             parameters = list(each_once(*map(parameters_of, top_modules)))
             if any(parameter.grad is not None for parameter in parameters):
@@ -162,7 +162,7 @@ class ParityRecorder:
             self._replaced.update(replaced())
 
     def restart(self) -> None:
-        """Discards all rows: they were no steps, and step 1 comes again."""
+        """Discards all rows, because they were no steps; the numbering starts at step 1 again."""
         self._steps, self._rows = 0, []
         self._course, self._reached = LossCourse(), False
         self._look_at_work()

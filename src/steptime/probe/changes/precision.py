@@ -23,9 +23,8 @@ class LossScale:
     """Loss scaling for float16 around each backward, as torch.amp.GradScaler does it, without the job's help.
 
     Existing gradients (accumulation) are scaled with the loss, and all are scaled back after it. Scales are powers of
-    two, so nothing is rounded. Overflowed gradients become zero, and the scale is halved. parameters: those with scaled
-    gradients. overflows: backwards whose gradients were lost.
-    """
+    two, so nothing is rounded. Overflowed gradients become zero, and the scale is halved. parameters: parameters with
+    scaled gradients. overflows: number of backwards whose gradients were lost."""
 
     def __init__(self) -> None:
         self.parameters: list[Any] = []
@@ -70,12 +69,11 @@ PRECISIONS = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 class Autocast(Applier):
-    """Autocast around the training forward. arguments: dtype ("bfloat16" or "float16"); device (the only one to
-    change).
+    """Change that puts the training forward under autocast. arguments: dtype ("bfloat16" or "float16"); device (the
+    only device to change).
 
     It stays on after the forward until backward starts, as in `with autocast: loss = criterion(model(x), y)`.
-    Evaluations stay the same, as an edit of the training loop does not reach them either.
-    """
+    Evaluations stay the same, as an edit of the training loop does not reach them either."""
 
     switchable = True
     order = 2
@@ -90,7 +88,7 @@ class Autocast(Applier):
         self._refused = False
 
     def top_module(self, module: torch.nn.Module) -> None:
-        """Wraps its calls, unless the job has its own autocast or lower precision."""
+        """Wraps the calls of a module, unless the job has its own autocast or lower precision."""
         parameters = list(parameters_of(module))
         device = parameters[0].device.type
         if self.arguments.get("device") not in (None, device):
@@ -163,10 +161,9 @@ AMPERE = (8, 0)
 
 
 class MatmulPrecision(Applier):
-    """TensorFloat-32 matmuls of float32 matrices. arguments: precision ("high", "medium").
+    """Change to TensorFloat-32 in matmuls of float32 matrices. arguments: precision ("high", "medium").
 
-    Only by the older interface: torch refuses to mix it with the newer one (fp32_precision).
-    """
+    Only by the older interface: torch refuses to mix it with the newer one (fp32_precision)."""
 
     switchable = True
     detail = "no model has been trained"

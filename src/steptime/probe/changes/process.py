@@ -21,7 +21,7 @@ from steptime.probe.objects import parameters_of
 
 
 class EnvironmentVariables(Applier):
-    """Change of environment variables. arguments: names and values."""
+    """Change of environment variables, made at the launch. arguments: names and values of the variables."""
 
     detail = "in force since the process started"
 
@@ -34,22 +34,22 @@ class EnvironmentVariables(Applier):
 
 
 class Preloaded(Applier):
-    """Preloaded library. target: its name (jemalloc, tcmalloc) or path."""
+    """Change that preloads a library, made at the launch. target: its name (jemalloc, tcmalloc) or path."""
 
     def install(self) -> None:
-        """Checks whether the dynamic loader has loaded it."""
+        """Checks whether the dynamic loader has loaded the library."""
         with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
             self.applied = self.exercised = os.path.basename(self.target) in maps.read()
         self.detail = "loaded" if self.applied else f"no library {self.target} was found, or it was not loaded"
 
 
 class AnomalyOff(Applier):
-    """Removal of anomaly detection, which keeps a stack for every operator of the forward. No arguments."""
+    """Change that removes anomaly detection, which keeps a stack for every operator of the forward. No arguments."""
 
     detail = "the job does not switch anomaly detection on"
 
     def install(self) -> None:
-        """Disables both ways of switching it on."""
+        """Disables both ways of switching anomaly detection on."""
 
         def edit(bound: inspect.BoundArguments) -> None:
             if bound.arguments.get("mode"):
@@ -67,7 +67,7 @@ class AnomalyOff(Applier):
 
 
 class DeterministicOff(Applier):
-    """Removal of deterministic algorithms, of torch and of cuDNN. No arguments."""
+    """Change that removes deterministic algorithms of torch and of cuDNN. No arguments."""
 
     switchable = True
     detail = "the job does not ask for deterministic algorithms"
@@ -115,10 +115,9 @@ class DeterministicOff(Applier):
 
 
 class FlushDenormal(Applier):
-    """Flushing of denormals: numbers too small for the processor's normal arithmetic become zero. No arguments.
+    """Change that flushes denormals: numbers too small for the processor's normal arithmetic become zero. No arguments.
 
-    The mode belongs to a thread, and new threads inherit it. So it is set before torch starts any.
-    """
+    The mode belongs to a thread, and new threads inherit it. So it is set before torch starts any."""
 
     def install(self) -> None:
         if flushes_denormals():
@@ -134,7 +133,7 @@ class FlushDenormal(Applier):
 
 
 class UncheckedDistributions(Applier):
-    """torch.distributions without checks of its arguments, but where a distribution asks for them. No arguments."""
+    """Change of torch.distributions: arguments are checked only if a distribution requests it. No arguments."""
 
     switchable = True
     detail = "the checks of torch.distributions were already off"
@@ -151,7 +150,7 @@ class UncheckedDistributions(Applier):
         Distribution.set_default_validate_args(self._before)
 
     def boundary(self, steps: int) -> None:
-        """Looks whether the job has switched the checks on again."""
+        """Checks whether the job has switched the checks on again."""
         if self.applied and self.in_force:
             self.exercised = not Distribution._validate_args
             self.detail = "" if self.exercised else "the job has switched them on"
@@ -164,7 +163,7 @@ THRESHOLD = 50_000
 
 
 class GarbageFreeze(Applier):
-    """Freeze of existing objects for the garbage collector, and rarer collections. No arguments."""
+    """Change that hides existing objects from the garbage collector, and makes collections rarer. No arguments."""
 
     detail = f"the job has not made {FROZEN_AFTER} steps"
 
@@ -188,7 +187,7 @@ EXPORTS = ("export_chrome_trace", "export_stacks", "export_memory_timeline", "ad
 
 
 class ProfilerOff(Applier):
-    """Removal of the job's profiler: torch.profiler.profile never starts, as if its schedule only waits. No
+    """Change that removes the job's profiler: torch.profiler.profile never starts, as if its schedule only waits. No
     arguments."""
 
     detail = "the job makes no profiler"
@@ -257,10 +256,10 @@ WORKER = "torch.utils.data._utils.worker"
 
 
 class ThreadCount(Applier):
-    """Number of torch's threads. arguments: intra_op."""
+    """Change of the number of torch's threads. arguments: intra_op."""
 
     def install(self) -> None:
-        """Sets the number, also for later requests of the job; a loader's worker keeps its single thread."""
+        """Sets the number of threads, also for later requests of the job; a loader's worker keeps its single thread."""
         self._number = number = int(self.arguments["intra_op"])
         before = torch.get_num_threads()
         original = torch.set_num_threads

@@ -20,8 +20,8 @@ LARGEST_SEED = 2**32
 
 
 def install(seed: int, offset: int) -> None:
-    """Seeds random, numpy (imported by torch, if it is installed) and torch. Shifts the job's own seeds by `offset`;
-    replaces its random seeds by ones made from ours."""
+    """Seeds random, numpy (imported by torch, if it is installed) and torch with `seed`. Shifts the job's own seeds by
+    `offset`, and replaces its random seeds by seeds that follow from `seed`."""
     start = (seed + offset) % LARGEST_SEED
     torch.manual_seed(start)
     chances = _seed_all(start, offset)
@@ -33,10 +33,9 @@ def install(seed: int, offset: int) -> None:
 
 
 def install_chance(seed: int) -> None:
-    """Makes only the job's random seeds from `seed`, so that two runs draw the same numbers.
+    """Replaces only the job's random seeds, by seeds that follow from `seed`, so that two runs draw the same numbers.
 
-    Generators with a fixed default seed (torch's, on a CPU), and seeds that the job sets, stay the same.
-    """
+    Generators with a fixed default seed (torch's, on a CPU), and seeds that the job sets, stay the same."""
     _seed_all(seed, 0)
     torch.cuda.manual_seed_all(seed)  # waits until a device is used
 

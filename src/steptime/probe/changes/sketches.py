@@ -17,8 +17,8 @@ MOST = 1 << 22
 
 
 def sketch(tensor: torch.Tensor) -> Any:
-    """Returns BUCKETS sums of a tensor's numbers, with fixed signs. Linear: the sketch of a difference is the
-    difference of the sketches."""
+    """Returns the sketch of a tensor: BUCKETS sums of its numbers with fixed signs. It is linear: the sketch of a
+    difference is the difference of the sketches."""
     tensor = tensor.detach()
     if tensor.is_sparse and tensor.sparse_dim() == 1 and not tensor.is_complex():
         return _sketch_of_rows(tensor.coalesce())

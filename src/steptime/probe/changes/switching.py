@@ -44,7 +44,7 @@ now = time.perf_counter_ns
 
 
 class SwitchingTrial(Trial):
-    """Trial's side in the process. A variant is a bit of a mask: 1 the first, 2 the second, 3 both."""
+    """Driver of a trial in one process. A variant is a bit of a mask: 1 the first, 2 the second, 3 both."""
 
     def __init__(self, plan: dict[str, Any]) -> None:
         super().__init__({**plan, "changes": ()})

@@ -16,8 +16,8 @@ from torch.utils.checkpoint import checkpoint
 
 
 def called(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-    """Calls the module. torch silently does not compile modules with a forward of torch's own (Sequential …) in place
-    (pytorch issue 150915), but does compile a function that calls them."""
+    """Calls the module from a function that torch compiles. torch silently does not compile modules with a forward of
+    torch's own (Sequential …) in place (pytorch issue 150915), but does compile a function that calls them."""
     return module._call_impl(*args, **kwargs)
 
 
@@ -28,7 +28,7 @@ dropped: list[float] = []
 
 
 def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-    """Replaces torch.nn.functional.dropout and its variants, without any effect."""
+    """Replacement of torch.nn.functional.dropout and its variants, without any effect."""
     if training and not torch.compiler.is_compiling():
         dropped.append(p)
     return input

@@ -25,11 +25,10 @@ class NoRoomError(Exception):
 
 
 class TrainedState:
-    """Copy of modules' parameters and buffers, optimizers' states, and the random streams of Python, NumPy and torch.
-    On the device if its memory allows, else on the CPU. Raises NoRoomError if neither does.
+    """Copy of modules' parameters and buffers, optimizers' states, and the random streams of Python, NumPy and torch,
+    held on the device if its memory allows, else on the CPU. Raises NoRoomError if neither has room.
 
-    A generator of the job's own, and tensors outside of modules, are not restored.
-    """
+    A generator of the job's own, and tensors outside of modules, are not restored."""
 
     def __init__(self, top_modules: Sequence[torch.nn.Module], optimizers: Sequence[Any]) -> None:
         self._tensors = list(each_once(*map(_tensors_of, top_modules), *map(updated_by, optimizers)))

@@ -21,7 +21,7 @@ VARIANTS = ("fused", "foreach")
 
 
 class OptimizerVariant(Applier):
-    """Fused or foreach optimizers. arguments: fused or foreach, True. The user's own optimizer classes stay as is."""
+    """Change to fused or foreach optimizers. arguments: fused or foreach, True. The user's own classes stay."""
 
     switchable = True
 
@@ -34,7 +34,7 @@ class OptimizerVariant(Applier):
         self._switched: list[tuple[Any, list[dict[str, Any]], list[tuple[Any, Any]]]] = []
 
     def on(self) -> None:
-        """Switches existing optimizers: their groups, and the device of their step counts."""
+        """Switches existing optimizers: sets the option of their groups, and moves their step counts if fused."""
         super().on()
         for optimizer in self.optimizers():
             if (reason := _unfit(optimizer, self._name)) is not None:
@@ -101,7 +101,7 @@ class OptimizerVariant(Applier):
         return __init__
 
     def before_update(self, optimizer: torch.optim.Optimizer) -> None:
-        """Checks the option where a step is taken."""
+        """Checks the option of an optimizer that takes a step."""
         if self._made.of(optimizer) and all(each.get(self._name) is True for each in optimizer.param_groups):
             self._used[id(optimizer)] = type(optimizer).__name__
 
@@ -145,10 +145,10 @@ CLASSES = ("Adam", "AdamW")
 
 
 class Optimizer8Bit(Applier):
-    """8-bit optimizers. arguments: package (one of PACKAGES; else the first installed one)."""
+    """Change to 8-bit optimizers. arguments: package (one of PACKAGES; else the first installed one)."""
 
     def install(self) -> None:
-        """Replaces both classes by ones that make 8-bit optimizers."""
+        """Replaces Adam and AdamW by classes that make 8-bit optimizers."""
         wanted = self.arguments.get("package")
         known = [pair for pair in PACKAGES if wanted in (None, pair[0])]
         found = next((pair for pair in known if importlib.util.find_spec(pair[0]) is not None), None)
@@ -199,7 +199,7 @@ class Optimizer8Bit(Applier):
 
 
 class ZeroGrad(Applier):
-    """zero_grad with set_to_none=True. No arguments."""
+    """Change that calls zero_grad with set_to_none=True. No arguments."""
 
     switchable = True
     detail = "the job does not ask for zeroed gradients"
@@ -225,12 +225,11 @@ Distributed = torch.nn.parallel.DistributedDataParallel
 
 
 class FewerExchanges(Applier):
-    """Gradient exchange under DistributedDataParallel only in the last backward of an update. A job with its own
-    no_sync stays the same. No arguments.
+    """Change that exchanges gradients under DistributedDataParallel only in the last backward of an update. A job with
+    its own no_sync stays the same. No arguments.
 
     The first update shows the number of backwards. An update that comes earlier (the rest of an epoch) exchanges its
-    gradients explicitly, so that no rank ever updates with only its own.
-    """
+    gradients explicitly, so that no rank ever updates with only its own."""
 
     detail = "no model is trained under DistributedDataParallel"
     _every = _backwards = _skipped = _total = 0
@@ -246,7 +245,7 @@ class FewerExchanges(Applier):
             self.detail = "no update has been made"
 
     def after_backward(self) -> None:
-        """Decides about the next backward: DistributedDataParallel reads its switch in the forward."""
+        """Sets whether the next backward exchanges gradients; its forward already reads that."""
         if not self._models or self._refused:
             return
         if not self._without_sync and not all(each.require_backward_grad_sync for each in self._models):
@@ -259,7 +258,7 @@ class FewerExchanges(Applier):
         self._set(self._every > 1 and (self._backwards + 1) % self._every != 0)
 
     def before_update(self, optimizer: torch.optim.Optimizer) -> None:
-        """Handles the first optimizer of a step; the others see no backward since."""
+        """Handles the first optimizer of a step; other optimizers see no backward since then."""
         if not self._backwards or self._refused:
             return
         if not self._every:
@@ -295,7 +294,7 @@ class FewerExchanges(Applier):
 
 
 class DistributedSettings(Applier):
-    """Settings of DistributedDataParallel. arguments: those of its constructor."""
+    """Change of the settings of DistributedDataParallel. arguments: arguments of its constructor."""
 
     detail = "the job makes no DistributedDataParallel"
 
@@ -316,9 +315,9 @@ class DistributedSettings(Applier):
 
 
 class ShardingSettings(Applier):
-    """Settings of a model sharded by fully_shard or FullyShardedDataParallel. arguments: keep, True: a block's
-    parameters stay whole from its forward to its backward; prefetch, True: the next block's parameters are requested
-    before this one computes, if a list holds the blocks in order."""
+    """Change of the settings of a model sharded by fully_shard or FullyShardedDataParallel. arguments: keep, True: a
+    block's parameters stay whole from its forward to its backward; prefetch, True: the next block's parameters are
+    requested before this one computes, if a list holds the blocks in order."""
 
     detail = "the job shards no model"
 
@@ -375,12 +374,12 @@ class ShardingSettings(Applier):
 
 
 class ShardedOptimizer(Optimizer8Bit):
-    """ZeroRedundancyOptimizer around Adam, AdamW and SGD: each rank keeps the state of its part of the parameters."""
+    """Change to ZeroRedundancyOptimizer around Adam, AdamW and SGD: each rank keeps a part of the state."""
 
     detail = "the job makes no optimizer of torch.optim in several ranks"
 
     def install(self) -> None:
-        """Replaces the classes by ones that make the sharded one."""
+        """Replaces the optimizer classes by ones that make the sharded optimizer."""
         for name in ("Adam", "AdamW", "SGD"):
             setattr(torch.optim, name, self._replaced(name))
 
@@ -398,8 +397,8 @@ class ShardedOptimizer(Optimizer8Bit):
 
 
 class ShardedModel(Applier):
-    """fully_shard in place of DistributedDataParallel: the model, by the blocks of its lists, and so its gradients and
-    the state of an optimizer that is made after it."""
+    """Change from DistributedDataParallel to fully_shard. It shards the model by the blocks of its lists, and so its
+    gradients and the state of an optimizer that is made after it."""
 
     detail = "the job makes no DistributedDataParallel in several ranks"
 
@@ -438,7 +437,7 @@ class ShardedModel(Applier):
         self.applied, self.detail = True, f"{count(len(blocks) + 1, 'part')} over {ranks()} ranks"
 
     def before_update(self, optimizer: torch.optim.Optimizer) -> None:
-        """Checks that the optimizer moves the sharded parameters, not those that were there before."""
+        """Checks that the optimizer updates the sharded parameters, not those that existed before."""
         if self.applied and not self.exercised:
             own = [each for group in optimizer.param_groups for each in group["params"]]
             self.exercised = any(self._sharded.of(each) for each in own)

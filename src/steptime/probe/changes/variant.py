@@ -38,7 +38,7 @@ NAP = 0.0005
 
 @dataclass(eq=False)
 class ProcessVariant:
-    """Run of this process; the other fields are those of `steptime.changes.VariantOptions`."""
+    """Variant of a trial in this process, which ends the job. See `steptime.changes.VariantOptions` for the fields."""
 
     recording: str
     steps: int
@@ -66,7 +66,7 @@ class ProcessVariant:
         self._waiting = False
 
     def boundary(self, steps: int) -> None:
-        """Called after step number `steps`, 0 for the start; does not return if the job ends here."""
+        """Called after step number `steps` (0 for the start); does not return if the job ends here."""
         over = self._over(steps)
         if self.drain is not None and self._start and (over or os.path.exists(self._request)):
             self._rest(self.drain)
@@ -137,7 +137,7 @@ class ProcessVariant:
             os.close(file)
 
     def install(self) -> None:
-        """Makes a process that starts trainers end after them, as it would wait for their results."""
+        """Makes a process that starts trainers end after them, because it would wait for their results."""
         original = multiprocessing.process.BaseProcess.start
 
         def start(process: multiprocessing.process.BaseProcess) -> None:
@@ -157,7 +157,7 @@ class ProcessVariant:
         _leave()
 
     def end(self, steps: int = 0) -> None:
-        """Ends the process after `finish`. steps: step after which the other ranks end, too; 0: they end anywhere."""
+        """Ends the process after `finish`. steps: number of the other ranks' last step; 0 if they end anywhere."""
         if steps:
             self._name_end(steps)
         self.finish()

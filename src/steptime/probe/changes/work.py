@@ -205,7 +205,7 @@ class WorkRecorder:
 
 
 def numbers(row: dict[str, Any]) -> dict[str, Any]:
-    """Returns a row as it is written, with sketches as numbers."""
+    """Returns a row as it is written, with sketches converted to numbers."""
     written = {name: row[name] for name in ("inputs", "evaluated", "dropped", "iterators")}
     if row["batches"]:
         written["batches"] = [[_rounded(each) for each in batch] for batch in row["batches"]]

@@ -102,8 +102,7 @@ def start(folder):
     """Starts the probe of the steptime that launched the job, whatever is installed in the user's environment.
 
     The name `steptime` stays the job's: its imports of it give the same result as without us, even a module of its own.
-    Our modules are found under their full names; those that the probe needs are loaded once it has started.
-    """
+    Our modules are found under their full names; those that the probe needs are loaded once it has started."""
     root = os.path.dirname(os.path.dirname(folder))
     theirs, known = sys.modules.get("steptime"), sys.modules.get("steptime.probe")
     if known is not None and not is_in(known, os.path.join(root, "probe")):  # type: ignore[no-untyped-call]

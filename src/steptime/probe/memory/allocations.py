@@ -44,7 +44,7 @@ class _AllocationsState:
 
 def claim(trained: Iterable[Any]) -> bool:
     """True if a step's memory can be recorded without a warning of torch's on the user's stderr; then counts the blocks
-    that it may free. trained: known parameters; without any, all tensors are searched, which takes a tenth of a
+    that the step may free. trained: known parameters; without any, all tensors are searched, which takes a tenth of a
     second."""
     gradients = _gradients(list(trained))
     if _level() is None or gradients is None or _AllocationsState.freed + gradients + OTHERS > MOST_FREED:
@@ -62,7 +62,7 @@ def _gradients(trained: list[Any]) -> int | None:
 
 @contextmanager
 def errors_only() -> Iterator[None]:
-    """Context in which torch's libraries log errors only."""
+    """Context manager in which torch's libraries log errors only."""
     level = _level()
     before = level.value
     level.value = max(before, ERRORS)

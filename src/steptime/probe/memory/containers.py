@@ -32,7 +32,7 @@ Lengths = dict[tuple[str, int], int]
 
 
 def lengths(frame: FrameType | None) -> Lengths:
-    """Lengths of the containers that the user's running frames name. frame: where user code is running."""
+    """Lengths of the containers that the user's running frames name. frame: innermost frame of user code."""
     return {(name, id(value)): _length(value) for name, value, _ in _named(frame)}
 
 
@@ -46,7 +46,8 @@ def _most(value: Any) -> int | None:
 
 
 def growing(looks: list[Lengths], steps: list[int], frame: FrameType | None) -> list[dict[str, Any]]:
-    """Containers that grew by an entry per step or more between any two looks in turn. steps: number of each look's."""
+    """Fields of `GrowingFacts` for containers that grew by an entry per step or more between any two consecutive looks.
+    steps: step number of each look."""
     apart = [max(1, after - before) for before, after in pairwise(steps)]
     found: dict[str, tuple[float, str, list[CodeType], int | None]] = {}
     for name, value, codes in _named(frame):

@@ -73,7 +73,7 @@ def facts(step: int) -> dict[str, Any] | None:
 
 
 def understood(error: BaseException | None) -> tuple[int | None, str, int | None] | None:
-    """Returns (requested bytes, device, its bytes) of an out-of-memory error; None for any other."""
+    """Returns (requested bytes, device, bytes of the device) of an out-of-memory error; None for any other error."""
     if isinstance(error, MemoryError):
         return None, "cpu", None
     if not isinstance(error, RuntimeError):
@@ -163,7 +163,7 @@ def observe_device(folder: str) -> None:
 
 
 def ran_out(device: int, asked: int, _allocated: int, free: int) -> None:
-    """The allocator's observer (torch/csrc/cuda/Module.cpp, THCPModule_attachOutOfMemoryObserver), called without its
+    """Observer that the allocator calls (torch/csrc/cuda/Module.cpp, THCPModule_attachOutOfMemoryObserver) without its
     lock. An exception here would replace the job's own."""
     start = time.perf_counter_ns()
     if (

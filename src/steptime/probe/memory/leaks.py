@@ -48,8 +48,9 @@ CACHE, CYCLE = type(lru_cache(len)), cycle
 
 
 class Holder(NamedTuple):
-    """kind: "list", "dict", …, "cache", "cycle", "hook", "closure", "variable", "attribute". name: of
-    what keeps; site: its line, which `carries` if it reads the name, too, as one does that makes it of what it was."""
+    """Object that keeps others alive. kind: "list", "dict", …, "cache", "cycle", "hook", "closure", "variable",
+    "attribute". name: name of the holder; site: its line; carries: True if that line also reads the name, as one does
+    that makes the new value of the old one."""
 
     kind: str
     name: str
@@ -58,7 +59,7 @@ class Holder(NamedTuple):
 
 
 def holder_of(objects: list[Any], frame: FrameType | None) -> Holder | None:
-    """Returns the holder of most of the objects, climbing until one has a name. frame: where user code is running."""
+    """Returns the holder of most objects, climbing until one has a name, or None. frame: where user code runs."""
     path = [objects[0]]
     current, ours = objects, {id(objects), id(path)}
     for _ in range(MOST_LEVELS):
@@ -174,7 +175,7 @@ def _function(function: FunctionType, path: list[Any]) -> Holder:
 
 
 def first_line(code: CodeType) -> dict[str, Any]:
-    """Returns the line with which a function starts, its first decorator's if it has any."""
+    """Returns the line on which a function starts, or its first decorator's line if it has any."""
     return sites.line_at((code.co_filename, code.co_firstlineno, code.co_name))
 
 
@@ -248,7 +249,7 @@ def _line(name: str, codes: list[CodeType]) -> tuple[dict[str, Any], CodeType, b
 
 
 def growing_line(name: str, codes: list[CodeType]) -> dict[str, Any] | None:
-    """Returns the line that makes a variable grow, None if no line binds it or calls append and the like on it."""
+    """Returns the line that makes a variable grow; None if no line binds it, or calls append or the like on it."""
     found = _line(name, codes)
     return found[0] if found is not None else None
 
@@ -403,7 +404,7 @@ class LeakSearch:
 
 
 def of_cycle(leak: dict[str, Any]) -> dict[str, Any]:
-    """A leak; of graphs that nothing was seen to hold, with the line whose gradients hold them."""
+    """Returns a leak; if nothing was seen to hold its graphs, with the line whose gradients hold them."""
     site = next(iter(backwards.cycles), None)
     if site is None or leak["name"] or not leak["graphs"]:
         return leak

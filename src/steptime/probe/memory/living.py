@@ -40,7 +40,7 @@ def tensors(*, young: bool = False) -> Iterator[Any]:
 
 
 def promotions() -> int:
-    """Returns how often the garbage collector has collected an older generation so far."""
+    """Returns the number of collections of an older generation by the garbage collector so far."""
     return sum(int(generation["collections"]) for generation in gc.get_stats()[1:])
 
 
@@ -73,8 +73,8 @@ def gradient_function(tensor: Any) -> Any:
 
 
 class Graphs:
-    """Sizes of the graphs behind tensors. Each node is visited once, and MOST_NODES of them at most: where steps leave
-    their graphs behind, to walk each tensor's by itself takes longer than a step."""
+    """Sizes of the autograd graphs behind tensors. Each node is visited once, and MOST_NODES of them at most: if steps
+    leave their graphs behind, walking each tensor's graph by itself takes longer than a step."""
 
     def __init__(self) -> None:
         self._walks: dict[Any, int] = {}
@@ -82,7 +82,7 @@ class Graphs:
 
     def behind(self, tensor: Any) -> int:
         """Returns the number of nodes that a tensor keeps alive: its own, and the largest of the graphs of earlier
-        tensors that it leads to. Leaves join no graphs, as a parameter is behind all of them."""
+        tensors that it leads to. Leaves join no graphs, because a parameter is behind all of them."""
         first = gradient_function(tensor)
         if first is None:
             return 0
@@ -108,8 +108,8 @@ class Graphs:
 
 
 def reaches_back(tensor: Any, number: int) -> bool:
-    """True if the graph behind a tensor has a node that was made before the one with this number. Of MOST_NODES, the
-    oldest first: a sum of steps is a chain of such. Leaves have the largest of all numbers."""
+    """True if the graph behind a tensor has a node that was made before the node with this number. It visits at most
+    MOST_NODES, the oldest first: a sum over steps is a chain of such nodes. Leaves have the largest of all numbers."""
     first = gradient_function(tensor)
     seen, waiting = {first}, [(0, 0, first)] if first is not None else []
     while waiting and len(seen) < MOST_NODES:

@@ -29,8 +29,8 @@ now = time.perf_counter_ns
 
 
 class EarlyLeakSearch:
-    """Looks between the windows of the first steps, which are excluded anyway. A short job, or one with short epochs,
-    has ended or released everything before the search in steady steps. It reports only what keeps graphs."""
+    """Search for leaks between the first windows, which are excluded anyway. A short job, or one with short epochs, has
+    ended or released everything before the search in steady steps. It reports only what keeps graphs."""
 
     def __init__(self, session: Session) -> None:
         self._session, self._search, self._last = session, LeakSearch(), -APART
@@ -38,7 +38,7 @@ class EarlyLeakSearch:
         self.look()
 
     def look(self) -> None:
-        """At a boundary; nothing is done where the last look is too near, or takes too long."""
+        """Takes a look at a boundary; does nothing if the last look is too near, or takes too long."""
         session, start = self._session, now()
         if not self._open or session.steps - self._last < APART:
             return
@@ -53,9 +53,9 @@ class EarlyLeakSearch:
 
 
 class LateLeakSearch:
-    """Looks again if memory has grown and no holder is known: for objects that not every step leaves behind (the end of
-    an epoch, an evaluation), and where looking was too expensive before. Its looks are so far apart that memory grows
-    between them."""
+    """Search for leaks when memory has grown and no holder is known: for objects that not every step leaves behind (the
+    end of an epoch, an evaluation), or if looking was too expensive before. Its looks are so far apart that memory
+    grows between them."""
 
     def __init__(self, session: Session) -> None:
         self._session, self._search = session, self._anew()
@@ -66,7 +66,7 @@ class LateLeakSearch:
         return LeakSearch(young=False, least=MUCH_GROWN // PART)
 
     def look(self) -> LeakSearch | None:
-        """At a boundary in user code. Returns the search once it is done."""
+        """Takes a look at a boundary in user code. Returns the search once it is done."""
         session, start = self._session, now()
         if not self._apart:
             if memory_in_use() - self._memory < MUCH_GROWN or session.allowance.share() < LOOKS * self._cost:
@@ -85,8 +85,8 @@ class LateLeakSearch:
 
 
 class ReportedGrowth:
-    """Findings that a search has reported, by name, weakly: objects of a leak, and lengths of containers. A graph that
-    becomes deeper is not examined again: one that an epoch's end frees has held all of that epoch."""
+    """Findings that a search has reported, by name, held weakly: objects of a leak, and lengths of containers. A graph
+    that becomes deeper is not examined again: one that an epoch's end frees has held all of that epoch."""
 
     def __init__(self, session: Session, search: LeakSearch, containers: list[dict[str, Any]], look: Lengths) -> None:
         self._session, self._due = session, 0
@@ -104,7 +104,7 @@ class ReportedGrowth:
         self._epoch = len(self._session.described) if leak is not None and leak["graphs"] else 0
 
     def look(self) -> None:
-        """At a boundary in user code: writes down what was freed since."""
+        """Records, at a boundary in user code, which reported objects were freed since."""
         if self._late is not None and (search := self._late.look()) is not None:
             self._late = None
             _report(self._session, search)
@@ -152,8 +152,8 @@ def _report(session: Session, search: LeakSearch) -> None:
 
 
 def search_growth(session: Session) -> Generator[None, None, ReportedGrowth]:
-    """Examines the living objects several times, a few steps apart, for objects that outlive their step, and for
-    holders; and the lengths of the job's own containers, which costs little."""
+    """Generator that examines the living objects several times, a few steps apart, for objects that outlive their step
+    and for their holders, and the lengths of the job's own containers, which costs little. Yields between the steps."""
     search, share = LeakSearch(), max(session.allowance.share(), LEAST_FOR_LOOKS)
     looks: list[Lengths] = []
     steps, affordable = list[int](), True

@@ -30,7 +30,7 @@ HISTORY = 16
 
 
 class Instrument(Role):
-    """Role of the instrumented run. plan: first_step and last_step of the window; `kind`: the monitor's finding."""
+    """Role of the instrumented run. plan: first_step and last_step of the window; `kind`: of the monitor's finding."""
 
     def __init__(self, plan: dict[str, Any], numerics: GrowingNumerics, ending: ProcessVariant) -> None:
         self._first, self._last = int(plan["first_step"]), int(plan["last_step"])

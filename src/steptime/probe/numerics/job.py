@@ -80,7 +80,7 @@ class Role:
         """Called before the user's program goes on."""
 
     def top_module(self, module: torch.nn.Module) -> None:
-        """Called at a trained top module's first call."""
+        """Called at the first call of a top module that is trained."""
 
     def losses(self, step: int, tensors: list[Any]) -> None:
         """Called when an outermost backward starts on these tensors, before any scaling."""
@@ -89,8 +89,8 @@ class Role:
         """Called when an optimizer's step starts, with its final gradients."""
 
     def updated(self, step: int, optimizer: Any) -> None:
-        """Called when it has ended. Gradients are complete here even if a closure or a backward's hook made the
-        update."""
+        """Called when an optimizer's step has ended. Gradients are complete here even if a closure or a backward's hook
+        made the update."""
 
     def scaled_update(self, step: int, optimizer: Any) -> None:
         """Called when GradScaler.step starts: gradients may still be scaled."""
@@ -108,7 +108,7 @@ class Role:
         """Called after an error of ours, as the last callback. Raises nothing."""
 
     def forked(self) -> None:
-        """Called in a child: a loader's worker, or a trainer that starts at its own step 1."""
+        """Called in a forked child: a loader's worker, or a trainer that starts at its own step 1."""
 
 
 class _ScalerStep:
@@ -129,7 +129,7 @@ class _ScalerStep:
 
 
 class Job(BackwardObserver):
-    """Observer of this process that calls a role."""
+    """Observer of this process that calls a role's methods."""
 
     def __init__(self, role: Role) -> None:
         self.role = role
@@ -156,7 +156,7 @@ class Job(BackwardObserver):
         register_optimizer_step_post_hook(self._update_ends)
 
     def forked(self) -> None:
-        """Resets a child, which may train by itself, from step 1."""
+        """Resets the observer in a forked child, which may train by itself, from step 1."""
         self.step, self._thread, self._depth = 1, 0, 0
         self._pid = os.getpid()
         self._counter = StepCounter()

@@ -38,10 +38,9 @@ FIRST_STRIDE = MOST_MODULES
 
 
 class OutputObserver:
-    """Observer of module outputs; adds one value per checked output to the readings.
+    """Observer of module outputs, which adds one value per checked output to the readings.
 
-    stride: every n-th module is checked in a step, in turns; 0 switches the checks off.
-    """
+    stride: every n-th module is checked in a step, in turns; 0 switches the checks off."""
 
     def __init__(self, readings: Readings, guard: Callable[..., None]) -> None:
         self.stride = FIRST_STRIDE
@@ -126,8 +125,8 @@ ELEMENTS = 4096
 
 
 class UpdateObserver:
-    """`before` and `after` an optimizer's step: the size of what it changed over the size of what there was. add: takes
-    (name, ratio as a tensor), of which nothing waits for."""
+    """Observer of an optimizer's step, by `before` and `after`: the size of the change relative to the size of the
+    weights. add: function that takes (name, ratio as a tensor), and does not wait for the ratio."""
 
     def __init__(self, add: Callable[[str, Any], None]) -> None:
         self._add = add
@@ -135,7 +134,7 @@ class UpdateObserver:
         self._kept: list[tuple[str, Any, torch.Tensor]] = []
 
     def top_module(self, module: torch.nn.Module, name_of: Callable[[Any], str]) -> None:
-        """Chooses matrices of a model, those that lie far apart in it."""
+        """Chooses matrices of a model that lie far apart in it."""
         found = [
             (f"{name_of(part)}.{name}", weakref.ref(each))
             for part in modules_of(module)
@@ -170,7 +169,7 @@ SPREAD = 48
 
 
 class LossHistory:
-    """Losses of one process. Entries: (step, loss, gradient norm), None if unknown."""
+    """Losses of one process, thinned over a long run. Entries: (step, loss, gradient norm), None if unknown."""
 
     def __init__(self) -> None:
         self.last: deque[list[Any]] = deque(maxlen=LAST)
@@ -196,7 +195,7 @@ MOST_PENDING = 8
 
 
 class Readings:
-    """Queue of (name, tensor) pairs by step; returns (step, [(name, value), …]) in the same order."""
+    """Queue of (name, tensor) pairs by step, which returns (step, [(name, value), …]) in the same order."""
 
     def __init__(self) -> None:
         self._names: list[str] = []
@@ -217,7 +216,7 @@ class Readings:
             self._pending.append((step, names, *_sent(tensors)))
 
     def ready(self, wait: bool = False) -> Iterator[tuple[int, list[tuple[str, float]]]]:
-        """Yields the steps whose values have arrived; all with `wait`."""
+        """Yields the steps whose values have arrived; all steps with `wait`."""
         while self._pending:
             step, names, values, event = self._pending[0]
             if event is not None and not event.query():
@@ -261,7 +260,7 @@ LOSS, GRADIENT, FOUND, SKIPPED = "loss", "gradient", "found_inf", "skipped"
 
 
 class Monitor(Role):
-    """Monitor that ends the job at the first value that is not finite, unless `go_on`."""
+    """Role of the monitored run, which ends the job at the first value that is not finite, unless `go_on`."""
 
     def __init__(self, plan: dict[str, Any], numerics: GrowingNumerics, ending: ProcessVariant) -> None:
         self._go_on = bool(plan["go_on"])

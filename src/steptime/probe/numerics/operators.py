@@ -64,8 +64,7 @@ _current_node = getattr(torch._C, "_current_autograd_node", None)
 
 @dataclass
 class FirstNonFinite:
-    """Origin of a value that is not finite. number: its index among the origins. facts: `FirstNonFinite` of the
-    recording."""
+    """Origin of a value that is not finite. number: index among the origins. facts: fields of `NonFiniteOrigin`."""
 
     number: int
     kind: str
@@ -98,7 +97,7 @@ class _Before:
 
 
 class OperatorObserver(TorchDispatchMode):  # type: ignore[misc]
-    """Observer of the outputs of every operator while `active`. failed: called once, with an error of ours."""
+    """Observer of the outputs of every operator while `active`. failed: function called once, with an error of ours."""
 
     def __init__(self, batches: Batches, names: ModuleNames, failed: Callable[[Exception], None]) -> None:
         super().__init__()

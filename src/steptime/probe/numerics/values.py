@@ -25,7 +25,7 @@ MOST_DIMENSIONS = 12
 
 
 def has_values(tensor: Any) -> bool:
-    """True of an ordinary tensor; False without memory (meta, the zeros of jvp), of several lengths, and inside
+    """True for an ordinary tensor; False for one without memory (meta, the zeros of jvp), of several lengths, or inside
     torch.func's vmap and its like, where a value is one of many."""
     return (
         tensor.layout is torch.strided
@@ -49,8 +49,7 @@ def is_finite(tensor: Any) -> bool:
     """True if all elements are finite. Waits for the device.
 
     It reads minimum and maximum, which propagate a NaN: one pass and no copy. Measured on a CPU with torch 2.13,
-    isfinite().all() takes 19 times as long, the norm of infinite order 25 times.
-    """
+    isfinite().all() takes 19 times as long, the norm of infinite order 25 times."""
     if not tensor.numel():
         return True
     if tensor.is_complex():
@@ -69,7 +68,7 @@ def storage_of(tensor: Any) -> int:
 
 
 def fills_storage(tensor: Any) -> bool:
-    """True if no other element is in its memory."""
+    """True if the tensor's memory has no other elements."""
     try:
         return bool(tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size())
     except (RuntimeError, NotImplementedError) as error:
@@ -81,8 +80,7 @@ def range_of(tensor: Any, name: str = "", brief: bool = False) -> dict[str, Any]
     """Returns a `ValueRange`: minimum and maximum of the finite elements, and counts of the others. Waits for the
     device.
 
-    brief: only minimum and maximum, for a tensor known to be finite.
-    """
+    brief: True for only minimum and maximum, of a tensor known to be finite."""
     found: dict[str, Any] = {
         "name": name,
         "dtype": str(tensor.dtype).removeprefix("torch."),
@@ -134,8 +132,8 @@ PARALLEL = ("DistributedDataParallel", "FullyShardedDataParallel", "DataParallel
 
 @dataclass
 class CallSite:
-    """Caller of an operator. site: innermost code outside of torch and Python. caller: innermost line of the user's
-    own, if that is another. module: innermost called module. backward: autograd's engine called."""
+    """Call of an operator. site: innermost code outside of torch and Python. caller: innermost line of the user's own,
+    if that is another. module: innermost called module. backward: True if autograd's engine made the call."""
 
     site: tuple[str, int, str] | None = None
     caller: tuple[str, int, str] | None = None

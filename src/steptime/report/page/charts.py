@@ -39,9 +39,10 @@ MARGIN = 1.08
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One step, or several in a row. x, width: percent from the left; height: of the median step, percent; peak: of the
-    slowest. first, last, slowest: steps by their numbers, from 0. kind: "warm-up", "steady" or "excluded". layered: its
-    categories are drawn in it."""
+    """Bar of the chart of steps: one step, or several neighbours that share a bar. x, width: percent of the plot from
+    the left; height: duration of the median step, percent of the plot; peak: duration of the slowest step, percent.
+    first, last, slowest: step numbers, from 0. kind: "warm-up", "steady" or "excluded". layered: True if the step's
+    categories are drawn inside the bar."""
 
     x: float
     width: float
@@ -58,7 +59,8 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Sign:
-    """A mark under the bars. x: percent; letter: "" where there are too many for letters."""
+    """Mark under the bars for an event (a checkpoint, an outlier). x: place, percent from the left; letter: displayed
+    letter, "" if the marks are too dense for letters."""
 
     x: float
     kind: str
@@ -89,7 +91,7 @@ class SeriesChart:
 
 
 def series(process: ProcessReport) -> SeriesChart | None:
-    """The steps of a process; None where the report has none."""
+    """Chart of the steps of a process; None if the report has no steps."""
     steps, step = process.step_ns, process.case.step
     if not steps:
         return None
@@ -250,8 +252,8 @@ _ADVICE = {
 
 @dataclass(frozen=True, slots=True)
 class RooflinePoint:
-    """A group of kernels, or an operator. x, y: percent, y from the top, at the roof where it is faster than that
-    allows (above: clearly); radius: pixels; lines: for the reader."""
+    """Point of the roofline chart: a group of kernels, or an operator. x, y: percent from the left and from the top; a
+    point above the roof is drawn at it (above: clearly above). radius: pixels; lines: text for the reader."""
 
     x: float
     y: float
@@ -264,7 +266,8 @@ class RooflinePoint:
 
 @dataclass(frozen=True, slots=True)
 class UpperBound:
-    """A line of the roof, percent, y from the top. label_x, label_y: where its words start or end, by `anchor`."""
+    """Line of the roof in the roofline chart. x1, y1, x2, y2: ends, percent from the left and from the top. label_x,
+    label_y: place where the label starts or ends, depending on `anchor`."""
 
     x1: float
     y1: float
@@ -278,8 +281,9 @@ class UpperBound:
 
 @dataclass(frozen=True, slots=True)
 class RooflineChart:
-    """what: "kernel group" or "operator"; share: of their time that the points have, as words; above: points that are
-    faster than their roof allows; source: of the peaks, or why there are none, as a sentence."""
+    """Roofline chart of a job. what: unit of a point, "kernel group" or "operator"; share: fraction of the kernels' (or
+    operators') time that the points cover, in words; left_out: number of groups without a point; source: sentence on
+    the origin of the peaks, or why there are none; above: number of points above their roof."""
 
     points: tuple[RooflinePoint, ...]
     peaks: tuple[UpperBound, ...]
@@ -294,7 +298,7 @@ class RooflineChart:
 
 
 def roofline_chart(case: Case) -> RooflineChart | None:
-    """The picture; None where no kernel and no operator has a model of its work."""
+    """Roofline chart of a case; None if no kernel and no operator has a model of its work."""
     uses: tuple[KernelUse | OperatorUse, ...] = case.kernels or case.operators
     placed = sorted(
         (use for use in uses if use.duration > 0 and (use.flops or 0) > 0 and (use.bytes or 0) > 0),
@@ -455,7 +459,7 @@ MOST_BOXES = 700
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """start, width: percent. row: from the top. words: what is reported next to the pointer."""
+    """Box of the flame graph: a call. start, width: percent of the thread; row: number from the top; words: tooltip."""
 
     name: str
     kind: str
@@ -467,7 +471,7 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Flame:
-    """A thread or a stream. total: ns of its widest box."""
+    """Flame graph of a thread or a stream. rows: number of rows of boxes; total: duration of its widest box, ns."""
 
     name: str
     boxes: tuple[Box, ...]
@@ -476,7 +480,7 @@ class Flame:
 
 
 def flames(graph: FlameGraph | None) -> tuple[Flame, ...]:
-    """Threads, then streams; those that took no time are left out."""
+    """Flame graphs of the threads, then of the streams; those that took no time are left out."""
     return tuple(_laid(thread, graph.labels) for thread in graph.threads) if graph is not None else ()
 
 
@@ -493,7 +497,7 @@ KINDS = (
 
 
 def kinds_of(graph: FlameGraph | None) -> tuple[tuple[str, str, str], ...]:
-    """Entries of the legend: those of KINDS that are in the picture."""
+    """Entries of KINDS, as a legend, that occur in the flame graph."""
     present = {label.kind for label in graph.labels} if graph is not None else set()
     return tuple(each for each in KINDS if each[0] in present)
 

@@ -29,8 +29,9 @@ ITEMS = {"try": "fix", "judge": "candidate", "lab": "variant"}
 
 @dataclass(frozen=True, slots=True)
 class ForestRow:
-    """A variant. point, low, high, predicted: percent of the plot, None where not known. outcome: class of its colour:
-    "adopted", "worse" or "open". noise_low, noise_high: what the job against itself may come to, percent."""
+    """Row of the forest plot: one variant. point, low, high, predicted: places in the plot, percent from the left, None
+    if unknown. outcome: class of its colour, "adopted", "worse" or "open". noise_low, noise_high: range in which the
+    unchanged job itself varies, percent from the left."""
 
     label: str
     code: str
@@ -55,7 +56,8 @@ class ForestRow:
 
 @dataclass(frozen=True, slots=True)
 class Curves:
-    """lines: losses of variants. band: outline of the baselines' losses, lowest to highest, "" for a single one."""
+    """Chart of the variants' losses. band: outline from the lowest to the highest loss of the baselines, "" for a
+    single one. lines: losses of the variants. hidden: number of variants without a line."""
 
     band: str
     base: str
@@ -67,8 +69,9 @@ class Curves:
 
 @dataclass(frozen=True, slots=True)
 class ForestPlot:
-    """one: where the ratio 1 lies. headline: result of the trial. kind: "try", "judge" or "lab"; title and item:
-    what it and one of its rows are called. drawn: whether anything has a place on the axis."""
+    """Forest plot of a trial: the speed-up of each variant with its interval. one: place of the ratio 1, percent from
+    the left. headline: result of the trial. kind: "try", "judge" or "lab"; title, item: names of the trial and of one
+    row. drawn: True if any row has a place on the axis."""
 
     headline: str
     kind: str
@@ -86,7 +89,7 @@ class ForestPlot:
 
 
 def forest(trials: TrialReport | None, own_size: int | None = None, recorded: float | None = None) -> ForestPlot | None:
-    """The picture; None without trials. own_size: the job's batch size; recorded: ns of its step in the recording."""
+    """Forest plot of a trial, or None. own_size: the job's batch size; recorded: its step in the recording, ns."""
     if trials is None or not trials.variants:
         return None
     rates, step = _rates(trials, own_size), trials.step_ns

@@ -17,7 +17,8 @@ TONES = 9
 
 @dataclass(frozen=True, slots=True)
 class MemoryChart:
-    """areas: of owners, with bytes at the peak. peak, height: percent from the left and bottom. note: a sentence."""
+    """Chart of memory over time by owner. areas: one per owner, with its bytes at the peak. peak, height: place of the
+    peak, percent from the left and from the bottom. note: sentence below the title."""
 
     identity: str
     title: str
@@ -35,7 +36,7 @@ class MemoryChart:
 def memory_chart(
     found: OverTime | None, identity: str = "memory", title: str = "Memory over time", note: str = ""
 ) -> MemoryChart | None:
-    """The picture; None without points."""
+    """Chart of memory over time; None without points."""
     if found is None or len(found.times) < 2 or not any(map(any, found.bytes)):
         return None
     sums = [sum(column) for column in zip(*found.bytes, strict=True)]
@@ -87,7 +88,8 @@ def _ticks(top: float) -> tuple[Tick, ...]:
 
 @dataclass(frozen=True, slots=True)
 class MachineChart:
-    """curves: with the mean of each. start, end: of the plot, in words."""
+    """Chart of the machine over time. curves: one per series, with its mean. start, end: first and last time, in
+    words."""
 
     curves: tuple[Shape, ...]
     start: str
@@ -95,7 +97,7 @@ class MachineChart:
 
 
 def machine_chart(found: MachineOverTime | None) -> MachineChart | None:
-    """The picture; None where there is nothing to see."""
+    """Chart of the machine over time; None if there is nothing to see."""
     if found is None or not found.series:
         return None
     first, last = found.times[0], found.times[-1]

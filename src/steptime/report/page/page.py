@@ -56,8 +56,8 @@ OPENS = ("<", ":")
 
 @dataclass(frozen=True, slots=True)
 class DisplayedTrace:
-    """identity: of the element that holds it. name: of the file that it is saved as. content: gzip in base 85, padded,
-    "" where it is not on the page; length: bytes of the gzip."""
+    """Trace file that the page offers for download. identity: of the HTML element with its content; name: file name for
+    saving; content: gzip in base 85, padded, "" if the page does not carry it; length: size of the gzip, bytes."""
 
     identity: str
     path: str
@@ -69,7 +69,7 @@ class DisplayedTrace:
 
 
 def displayed_traces(files: Sequence[TraceFile], room: int) -> tuple[DisplayedTrace, ...]:
-    """room: bytes that the page has left, given to the first ones."""
+    """Trace files as the page offers them. room: bytes that the page has left for content, first come first."""
     displayed = []
     for number, file in enumerate(files):
         content = file.content or b""
@@ -96,9 +96,9 @@ OWNERS_OF_CPU = f"{OWNERS} torch does not know earlier allocations there: parame
 
 @dataclass(frozen=True, slots=True)
 class FindingView:
-    """A finding as the page shows it. summary: "" where the headline has reported it. anchor: its own on the page. per:
-    what the saving is of, in words. bar: percent of the step to be saved. page: sections of its rule, (heading,
-    paragraphs); a paragraph is (kind, text) spans, "code" or "text"."""
+    """Finding as the page shows it. summary: the finding's sentence, "" if the headline already has it. anchor: its
+    HTML anchor. per: unit of the saving, in words. bar: saving, percent of the step. page: sections of the rule's page
+    as (heading, paragraphs), each paragraph a tuple of (kind, text) spans of kind "code" or "text"."""
 
     finding: Finding
     summary: str
@@ -116,7 +116,7 @@ class FindingView:
 
 
 def render(report: Report) -> str:
-    """The whole page."""
+    """Whole page of a report, as HTML."""
     process = placed(report.processes[0])
     case, cut = process.case, process.step_view
     findings = tuple(

@@ -38,12 +38,12 @@ SQUARE = "M-4.5-4.5h9v9h-9z"
 
 
 def render_png(report: Report) -> bytes:
-    """The image as PNG; needs the extra `images`. Raises OutputError where no font is installed."""
+    """Main pictures of a report as PNG; needs the extra `images`. Raises OutputError if no font is installed."""
     return as_png(render_svg(report), SHARPNESS)
 
 
 def render_svg(report: Report) -> str:
-    """The image as SVG: pictures, one below the other."""
+    """Main pictures of a report as SVG, one below the other."""
     process = report.processes[0]
     case = process.case
     fall, every, roof = waterfall(case), series(process), roofline_chart(case)

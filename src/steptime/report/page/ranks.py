@@ -20,7 +20,7 @@ SHADES = 9
 
 @dataclass(frozen=True, slots=True)
 class Heat:
-    """A field of the map. shade: 0 (nothing) to SHADES (as long as the longest step)."""
+    """Cell of the heat map of ranks. shade: strength, 0 (no time) to SHADES (as long as the longest step)."""
 
     words: str
     shade: int
@@ -28,7 +28,7 @@ class Heat:
 
 @dataclass(frozen=True, slots=True)
 class RankRowView:
-    """One process. late: the others wait for it. finding: the one with the most to be saved."""
+    """Row of the heat map: one process. late: True if others wait for it. finding: the one with the largest savings."""
 
     name: str
     step: Heat
@@ -43,8 +43,8 @@ class RankRowView:
 
 @dataclass(frozen=True, slots=True)
 class StragglerChart:
-    """Who came late, step by step. shades: all fields of one strength as one path each. ranks: names of the rows;
-    longest: what the strongest shade represents."""
+    """Chart of which rank was late in each step. shades: one path per strength, over all cells of that strength. ranks:
+    names of the rows; longest: delay that the strongest shade represents, in words."""
 
     shades: tuple[Shape, ...]
     ranks: tuple[Tick, ...]
@@ -54,7 +54,7 @@ class StragglerChart:
 
 @dataclass(frozen=True, slots=True)
 class HeatMap:
-    """rows by rank. hidden: ranks that were left out. sentence: about the straggler, "" without one."""
+    """Heat map of ranks by category. rows: by rank; hidden: number left out; sentence: on the straggler, or ""."""
 
     categories: tuple[str, ...]
     rows: tuple[RankRowView, ...]
@@ -64,7 +64,7 @@ class HeatMap:
 
 
 def heat_map(report: Report) -> HeatMap | None:
-    """The map; None for a single process."""
+    """Heat map of a report's ranks; None for a single process."""
     if report.ranks is not None and len(report.ranks.rows) > 1:
         return _of_comparison(report, report.ranks)
     if len(report.processes) < 2:

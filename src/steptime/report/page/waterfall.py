@@ -20,8 +20,8 @@ SMALLEST = 0.0005
 
 @dataclass(frozen=True, slots=True)
 class Fall:
-    """One category: its block hangs where the one before it began. start, kept, recoverable: percent; the hatched part
-    is at the right of the block."""
+    """Block of the waterfall: one category, which starts where the previous block ends. start, kept, recoverable:
+    percent of the plot; the recoverable part is hatched, at the block's right."""
 
     name: str
     start: float
@@ -35,7 +35,7 @@ class Fall:
 
 @dataclass(frozen=True, slots=True)
 class BarSegment:
-    """A piece of a stacked bar, in percent."""
+    """Segment of a stacked bar. start, width: percent of the bar."""
 
     name: str
     start: float
@@ -45,8 +45,8 @@ class BarSegment:
 
 @dataclass(frozen=True, slots=True)
 class Waterfall:
-    """measured: width of the measured step; low, high: its interval, empty where one step has none. remainder: what is
-    left of every category."""
+    """Waterfall chart from the measured step to its lower bound. measured: width of the measured step, percent; low,
+    high: its interval, equal without one. falls: a block per category. remainder: time that stays in each category."""
 
     measured: float
     low: float
@@ -61,7 +61,7 @@ class Waterfall:
 
 
 def waterfall(case: Case) -> Waterfall | None:
-    """The picture of a case; None where it has no categories."""
+    """Waterfall chart of a case; None if the case has no categories."""
     categories = _displayed(case)
     if not categories:
         return None
@@ -85,7 +85,7 @@ def waterfall(case: Case) -> Waterfall | None:
 
 
 def stacked(parts: list[tuple[str, float]], scale: float) -> tuple[BarSegment, ...]:
-    """A stacked bar of (name, ns); scale: percent per ns."""
+    """Segments of a stacked bar. parts: (name, ns); scale: percent per ns."""
     segments, start = [], 0.0
     for name, spent in parts:
         if spent > 0:
@@ -132,8 +132,8 @@ def _saved(use: CategoryUse) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """Effect of a category's change on the step. start, width: percent of the plot; grown: the step became longer by
-    it; certain: beyond noise; low, high: percent, the interval of where the block ends."""
+    """Block of the comparison's waterfall: one category's effect on the step. start, width: percent of the plot; grown:
+    True if it made the step longer; certain: True if beyond noise; low, high: interval of the block's end, percent."""
 
     name: str
     start: float
@@ -148,7 +148,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Moves:
-    """From a step before to one after. before, after: widths of the first and the last bar, percent."""
+    """Waterfall chart from the step before to the one after a change. before, after: widths of those bars, percent."""
 
     before: float
     after: float
@@ -159,8 +159,8 @@ class Moves:
 
 
 def moves_of(rows: Sequence[tuple[str, Estimate]], before: float, after: float) -> Moves:
-    """The picture of what categories changed. rows: name and change in ns, in the order in which they are shown; what
-    they leave open is the last row. before, after: ns of the step."""
+    """Waterfall chart of category changes between two runs. rows: (name, change in ns) in display order; a last row is
+    added for the unexplained rest. before, after: duration of the step, ns."""
     left = after - before - sum(change.value for _, change in rows)
     if abs(left) > 0.001 * max(before, after, 1.0):
         rows = (*rows, ("other", Estimate(left, left, left, 1)))
