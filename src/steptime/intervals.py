@@ -107,7 +107,7 @@ def contains(intervals: Intervals, times: npt.ArrayLike) -> Bool:
 
 
 def touching(intervals: Intervals, start: Int64, end: Int64) -> Bool:
-    """Mask of the intervals of time that start before an interval of the set ends, and end after it starts."""
+    """Mask: which of the intervals from `start` to `end` overlap an interval of the set."""
     found = np.empty(len(start), np.bool_)
     for first in range(0, len(start), PIECE):
         part = slice(first, first + PIECE)

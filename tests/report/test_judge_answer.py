@@ -33,7 +33,7 @@ FASTER = Judgement(
     Variant("diff-1", label="fast | er.patch"),
     TrialVerdict.ADOPT,
     Agreement.SAME_BITS,
-    "Losses are equal, bit by bit",
+    "Losses are equal, bit for bit",
     speed=Estimate(1.25, 1.2, 1.3, 3, "1"),
     rounds=3,
 )
@@ -142,9 +142,9 @@ def test_a_labs_batch_sizes_are_reported_to_programs_with_their_items_a_second()
 
 
 def test_what_is_undecided_says_what_is_known_of_its_training() -> None:
-    open_ = judged(TrialVerdict.UNDECIDED, sentence="Unclear", training="Losses are equal, bit by bit")
-    assert "Losses are equal, bit by bit" in render_judged(open_)
-    assert as_document(open_)["candidates"][0]["sentences"][:2] == ["Unclear", "Losses are equal, bit by bit"]
+    open_ = judged(TrialVerdict.UNDECIDED, sentence="Unclear", training="Losses are equal, bit for bit")
+    assert "Losses are equal, bit for bit" in render_judged(open_)
+    assert as_document(open_)["candidates"][0]["sentences"][:2] == ["Unclear", "Losses are equal, bit for bit"]
 
 
 def worked(variant: str, *, decay: float = 0.1, rehearsal: bool = False, **more: Any) -> Run:

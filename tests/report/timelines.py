@@ -79,7 +79,7 @@ def tried(speed: tuple[float, float, float] | None, verdict: str, **more: object
 
     about = Estimate(*speed, 4, "1") if speed is not None else None
     base = Tried(
-        "RM101", "num_workers=2", "RM101", 0, verdict, "Losses are equal, bit by bit", "the same losses, bit by bit",
+        "RM101", "num_workers=2", "RM101", 0, verdict, "Losses are equal, bit for bit", "the same losses, bit for bit",
         True, "equal losses", about, Estimate(1.9, 1.5, 1.9, 3, "1"), 1.05, 50.0 * MS, 110 << 20, 4,
     )  # fmt: skip
     return replace(base, **more)  # type: ignore[arg-type]

@@ -106,7 +106,7 @@ def train(model, optimizer, batch):
 
 
 def digest(thing):
-    """Of tensors bit by bit, of containers piece by piece, of all else by its text."""
+    """Of tensors bit for bit, of containers piece by piece, of all else by its text."""
     whole = hashlib.sha256()
     _feed(whole, thing)
     return whole.hexdigest()[:16]

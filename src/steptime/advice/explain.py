@@ -38,7 +38,7 @@ KINDS = {
     Weight.NOTE: "A note: worth knowing, without savings per step",
     Weight.CAVEAT: "A caveat: something disturbed the measurement",
 }
-RISKS = ("", "cannot hurt", "low", "medium", "considerable", "high")
+RISKS = ("", "very low", "low", "medium", "considerable", "high")
 
 
 def find_rule(code: str) -> Rule | None:
@@ -64,7 +64,7 @@ def page_of(entry: Rule | Fix) -> str:
         last = f"{KINDS[entry.weight]}. Evidence that it needs: {needs}."
     else:
         answers = ", ".join(sorted(entry.addresses))
-        last = f"Answers: {answers}. Promise: {entry.promise.value}. Risk: {RISKS[entry.risk]}."
+        last = f"For the findings {answers}. Promise: {entry.promise.value}. Risk: {RISKS[entry.risk]}."
     return "\n\n".join([*parts, f"*{last}*"]) + "\n"
 
 

@@ -20,7 +20,7 @@ SECTIONS = ("What it changes", "What it promises", "What it should gain", "When 
 class Promise(Enum):
     """What a fix promises about the numbers of the training."""
 
-    SAME_BITS = "the same losses, bit by bit"
+    SAME_BITS = "the same losses, bit for bit"
     SAME_CURVE = "a loss curve like that of another seed"
     NEW_TRAINING = "another training"
     """Different training, such as another batch size or accumulation. Never adopted on the user's behalf."""
@@ -224,7 +224,7 @@ Function = Callable[..., Outcome]
 @dataclass(frozen=True, slots=True)
 class Fix:
     """A fix in the catalogue. evidence: fields of a case that its function takes. addresses: codes of the rules whose
-    findings it answers. promise: what it promises about the training's numbers. risk: from 1 (cannot hurt) to 5.
+    findings it answers. promise: what it promises about the training's numbers. risk: from 1 (very low) to 5.
     low_precision: True if gradients are rounded to a low-precision dtype. frees: fraction of the training's memory that
     it may free (0: none), used only to order trials for memory. phases: phases that it affects, empty for all; it
     answers no finding about a line of other phases."""

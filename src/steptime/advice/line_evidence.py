@@ -329,8 +329,9 @@ def grown_line(process: Process, layout: Layout) -> tuple[SourceLine, float] | N
 def forwards_without_gradients(
     process: Process, layout: Layout, usual: Int64
 ) -> tuple[RepeatedForward | None, RepeatedForward | None]:
-    """Forwards without gradients in the usual steps: (those of models that these steps train, on what the model also
-    reads with gradients; those of models that never run with gradients and keep their weights)."""
+    """Forwards without gradients in the usual steps, as a pair. First: those of models that also run with gradients, as
+    far as they repeat an input of a forward with gradients. Second: those of models that never run with gradients and
+    whose weights do not change. None for a kind that does not occur."""
     forwards = layout.activity.forwards
     gradient = forwards.flagged(Flag.GRADIENT)
     trained = np.isin(forwards.identity, forwards.identity[gradient])

@@ -349,14 +349,15 @@ class PassUse:
 
 @dataclass(frozen=True, slots=True)
 class OutlierUse:
-    """Steps that take far longer than the others. count: number of them among `steps` steady steps; left_out: those
-    that the mean step excludes. duration: mean of the outliers, ns; usual: median of the other steps, ns. part: phase
-    (of a trace: category) that grew most, by growth ns; "" where the timers were off. share: their fraction of the
-    steady steps' time (if the probe sampled them, `steps` and `share` count all steps). numbers: numbers of the first
-    outliers. optimizer: type of the optimizer that takes most of their time and runs in no usual step; "" for none.
-    passes: their backward passes, if they have more than others. rise: ns of the first and of the last outliers, if
-    they become longer. line: line that takes most of an outlier. at_segments: number of outliers that an evaluation or
-    a checkpoint excludes already."""
+    """Steps that take far longer than the others. count: number of outliers among `steps` steady steps. left_out:
+    number of outliers that the mean step does not include; at_segments: those of them in which an evaluation or a
+    checkpoint ran. duration: mean of the outliers, ns; usual: median of the other steps, ns. part: phase (in a bare
+    trace: category) that grew most, by `growth` ns; "" if the timers were off. share: fraction of the steady steps'
+    time that outliers take; if the probe sampled the outliers, `steps` and `share` refer to all steps. numbers: of the
+    first outliers. optimizer: type of the optimizer that takes most of their time and runs in no usual step; "" for
+    none. passes: backward passes of the outliers; None unless usual steps have fewer. rise: durations of the first and
+    of the last outliers, ns; None unless outliers become longer over the run. line: line that takes most of an
+    outlier."""
 
     count: int
     steps: int

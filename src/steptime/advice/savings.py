@@ -89,8 +89,8 @@ def modelled(value: float, low: float, high: float, samples: int = 0) -> Estimat
 
 
 def partly(whole: float, likely: float, sure: float, step: StepSummary) -> Estimate:
-    """Estimate of savings that are a part of `whole` ns per step: value by the likely fraction, lower end by the sure
-    one, upper end at the whole."""
+    """Estimate of savings that are a part of `whole` ns per step. Value: the fraction `likely` of it; lower end: the
+    fraction `sure`; upper end: all of it."""
     return modelled(likely * whole, sure * whole, whole, step.steady)
 
 

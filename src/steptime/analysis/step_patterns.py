@@ -50,8 +50,8 @@ class LastingChange:
     """A change of the steps' time for good. step: first step of the new level, from 1, among `steps` steps; epoch: its
     epoch, None if no loader shows it. before, now: median step before and after, ns; phase: phase that grew, by
     `growth` ns. share: fraction of the growth that the mean step contains. line: line that takes more time than before,
-    by line_growth ns. gradual: True if the steps grew bit by bit, by `by_step` ns each; then before and now are the
-    first and the last fifth of the run. carried: variable that carries the graph of each step into the next, at the
+    by line_growth ns. gradual: True if each step grew a little, by `by_step` ns; then before and now are the first and
+    the last fifth of the run. carried: variable that carries the graph of each step into the next, at the
     line; "" if none was found. longer: container that grew by `entries` per step, filled at the line `filled`: the one
     that the line names or, without a line, the fastest growing one."""
 

@@ -202,13 +202,16 @@ def of_what_if(report: Report, job: Mapping[str, Any], path: str) -> Document:
     best = next((each for each in predicted if each["saves"]), None)
     after = call("judge", diff=CHANGE, recording=path, **job) if job else call("explain", code="ST101")
     after = call("explain", code=found[0]["code"], path=path, **job) if found else after
-    sentence = f"{best['change']} would save {best['saves']}" if best else "No fix has a prediction for this job"
+    sentence = f"{best['change']} would save {best['saves']}" if best else "the gain of no fix can be predicted"
     if not predicted and replayed:
         sentence = replayed[0]
     first = {name: found[0][name] for name in ("line", "saves")} if found else {}
-    sure = "Likely" if best or replayed else "Unclear"
     return as_brief(
-        Answer("", f"Of a step of {format_duration(step)}: {sentence}.", f"{sure}: predicted, not measured."),
+        Answer(
+            "",
+            f"Of a step of {format_duration(step)}: {sentence}.",
+            "Likely: predicted, not measured." if best or replayed else "Unclear: only a trial shows what a fix gains.",
+        ),
         call("judge", fixes=codes[:3], recording=path, **job) if job and codes else after,
         codes,
         **first,

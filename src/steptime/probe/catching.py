@@ -241,7 +241,8 @@ class SlowStepObserver(Follower):
         self._write(steps)
 
     def finish(self) -> None:
-        """Ends the thread, before work after the last step is taken for a slow step, and writes the rest."""
+        """Ends the thread, so that work after the last step does not count as a slow step. Then writes the caught steps
+        that are not written yet."""
         if self._over.locked():
             self._over.release()
         self._write()

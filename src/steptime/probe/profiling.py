@@ -202,9 +202,10 @@ def start_in_silence(profile: Any) -> None:
 
 
 def end_config_thread(new: set[str]) -> None:
-    """Ends the thread that Kineto's first profile starts, to wait for orders from outside. A forked child inherits the
-    condition that it waits on, and would wait for it without end if it leaves by `exit` (~ConfigLoader). The thread
-    stays if the user gives Kineto such orders, or torch has another layout. new: threads since before the profile."""
+    """Ends the thread that Kineto's first profile starts to listen for profiling requests from outside. A forked child
+    inherits that thread's condition variable without the thread; if the child calls exit(), Kineto's destructor
+    (~ConfigLoader) waits for it forever. The thread is kept if the user asked for such requests (KINETO_USE_DAEMON,
+    KINETO_CONFIG), or if torch's library has another layout. new: threads that started during the profile."""
     if not new or "KINETO_USE_DAEMON" in os.environ or "KINETO_CONFIG" in os.environ:
         return
     for _ in range(CONFIG_LOOKS):

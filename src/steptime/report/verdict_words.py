@@ -252,7 +252,7 @@ def power_of(results: Results) -> str:
     steps = min((len(losses) for losses in plain.values()), default=0)
     banded = [each for each in same if each.agreement is not Agreement.SAME_BITS]
     if not banded:
-        return f"Power: losses were equal bit by bit for {steps} steps, so any difference would show."
+        return f"Power: losses were equal bit for bit for {steps} steps, so any difference would show."
     drifts = [parity.visible_drift(_losses(results.runs, each.variant.name), plain) for each in banded]
     known = [drift for drift in drifts if drift is not None]
     if not known:

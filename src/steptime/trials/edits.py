@@ -141,8 +141,8 @@ def with_switch(source: SourceFile, edit: SwitchEdit) -> libcst.Module | None:
 
 
 def replaced_arguments(edit: CallEdit, source: str) -> list[str]:
-    """Descriptions of non-literal values that the edit replaces in a source, and of those that a mapping may have
-    set."""
+    """Sentences on what the edit overrides in a source: arguments whose value is not a literal, and arguments that a
+    mapping in the call (**options) may set."""
     module = libcst.parse_module(source)
     call = _call(SourceFile(module), edit)
     arguments = call.args if call is not None else ()

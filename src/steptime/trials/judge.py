@@ -557,7 +557,7 @@ def _losses(variant: Variant, own: Sequence[Run], plain: Sequence[Run]) -> Numbe
         any(parity.equal_bits(each.losses, run.losses) for run in those) for each, those in zip(own, alike, strict=True)
     ]
     if all(equal):
-        return NumbersCheck(Agreement.SAME_BITS, "Losses are equal, bit by bit")
+        return NumbersCheck(Agreement.SAME_BITS, "Losses are equal, bit for bit")
     other = equal.index(False)
     repeats = len(alike[other]) > 1 and parity.equal_bits(alike[other][0].losses, alike[other][1].losses)
     if variant.promise is Promise.SAME_BITS and repeats and not variant.streams:

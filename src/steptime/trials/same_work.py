@@ -202,7 +202,7 @@ def _early_end(run: Run, references: Sequence[Run]) -> str:
     least = min(len(each.work) for each in references)
     if not run.ended_early or len(run.work) >= least:
         return ""
-    return f"It ends after {len(run.work)} steps; the unchanged job takes at least {least}"
+    return f"It ends after {len(run.work)} steps; the unchanged job runs for at least {least}"
 
 
 def _no_backward(run: Run, references: Sequence[Run]) -> str:

@@ -267,5 +267,5 @@ def _same_loss(own: Sequence[Run], plain: Sequence[Run], precision: Precision, *
         return "", ""
     return (
         f"On the first batch its loss is {first:.4g}, and the job's {usual:.4g} with the same weights: it "
-        "computes another loss, so times to that loss do not compare"
+        "computes another loss, so the times to reach it cannot be compared"
     ), ""

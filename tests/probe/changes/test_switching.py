@@ -1,4 +1,4 @@
-"""Changes that are switched on and off within a process: off undoes on, bit by bit, and blocks start with the same."""
+"""Changes that are switched on and off within a process: off undoes on, bit for bit, and blocks start with the same."""
 
 from __future__ import annotations
 

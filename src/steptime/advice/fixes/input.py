@@ -78,7 +78,7 @@ STATEMENTS = ("gc.collect()", "gc.freeze()", "gc.set_threshold(50_000)")
 """As the change does it, which waits for the first steps."""
 EXAMPLE_FROZEN_OBJECTS = "\n".join(("import gc", "", *STATEMENTS)) + "  # before the training loop"
 EXAMPLE_WHOLE_TENSOR = """# for i in range(len(x)): y[i] = x[i] @ w          ->  y = x @ w
-# for t in range(T): h = cell(x[:, t], h)          ->  y, h = torch.nn.GRU(…, batch_first=True)(x)
+# for t in range(T): h = cell(x[:, t], h)          ->  y, h = gru(x)  # a torch.nn.GRU(…, batch_first=True)
 # sum(int(p[i] == t[i]) for i in range(n))         ->  (p == t).sum()
 # for t in range(T): h = step(x[:, t], h)          ->  for part in x.unbind(1): h = step(part, h)
 # torch.tensor([row.tolist() for row in rows])     ->  torch.stack(rows), torch.from_numpy(numpy.stack(rows))

@@ -163,15 +163,15 @@ def cudnn_benchmark(step: StepSummary, settings: SettingsUse, case: Case) -> Opt
 def flushed_denormals(step: StepSummary, settings: SettingsUse) -> Option | None:
     """Denormal numbers flushed to zero
 
-    What it changes: torch.set_flush_denormal(True) before training: the processor takes numbers below 1.2e-38 (float32)
-    for zero. Threads that are started later do the same.
+    What it changes: torch.set_flush_denormal(True) before training: the processor takes numbers smaller in magnitude
+    than 1.2e-38 (float32) for zero. Threads that are started later do the same.
 
     What it promises: A loss curve like that of another seed: what was denormal is zero.
 
     What it should gain: Nearly all of the time of the operators that the finding names, if denormals are the
     reason; nothing if the reason is the layout of their operands. Only the trial shows which.
 
-    When to leave it: When values below 1.2e-38 matter.
+    When to leave it: When values smaller than 1.2e-38 matter.
     """
     if step.device != "cpu" or settings.denormals_flushed:
         return None

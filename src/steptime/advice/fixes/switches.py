@@ -72,7 +72,7 @@ def not_deterministic(settings: SettingsUse) -> Option | None:
     What it should gain: Part of the time of the operators that are slower with deterministic algorithms; the finding
     names them.
 
-    When to leave it: When the run must repeat bit by bit.
+    When to leave it: When the run must repeat bit for bit.
     """
     if not settings.deterministic:
         return None

@@ -80,7 +80,10 @@ SURE_PASSES, MOST_PASSES = 0.5, 1.3
 """Fraction of the passes over the weights: a fused kernel still computes them, from memory on the chip; above all of
 it, because the two matmuls no longer write and read them either."""
 COPIES_OF = {
-    "DtoH": ("from the device", "Read less often, and with non_blocking=True into pinned memory."),
+    "DtoH": (
+        "from the device",
+        "Read less often, or copy with non_blocking=True into pinned memory and wait for an event before you read.",
+    ),
     "DtoD": (
         "within the device",
         "Avoid contiguous() and clone(), so that the next kernel reads the original.",
@@ -231,7 +234,7 @@ def _from_chains(case: Case) -> Finding:
 def _fuse(case: Case) -> str:
     if case.compilations or case.step.compiled:
         what = "bring them into the compiled part, or use ready-made operators."
-        return f"The job compiles, but these ran eagerly: {what}"
+        return f"The job uses torch.compile, but these operators ran eagerly: {what}"
     if case.second_order:
         return f"Use ready-made operators (gelu, layer_norm, attention): {REFUSED}."
     return "Compile the model so that they are fused, or use ready-made operators (gelu, layer_norm, attention)."

@@ -72,17 +72,17 @@ def memory_leak(memory: MemoryUse, step: StepSummary) -> Finding | None:
 
     How we know: Memory is sampled about twice a second. Its slope over the steps is the median of the slopes between
     all pairs of samples (Theil and Sen); the interval comes from a bootstrap of blocks. The first quarter of the run
-    and the windows of steptime's own profiler are excluded. The rule fires if three conditions hold: the interval is
-    above zero, memory has grown by a megabyte, and the series keeps rising. A sawtooth or a cache that fills up does
-    not keep rising. steptime asks Python's garbage collector at three step boundaries, a few steps apart, what holds
-    the new objects. If nothing was found although memory grows, steptime asks once more, for objects that only some
-    steps leave behind, such as the outputs of an evaluation. Graphs that nothing else holds come from
+    and the windows of steptime's own profiler are excluded. The rule fires if the interval is above zero, memory has
+    grown by a megabyte, and the series keeps rising (a sawtooth or a cache that fills up does not). In a run that is
+    too short for a slope, it fires if an object holds more autograd graphs at each look. steptime asks Python's garbage
+    collector at three step boundaries, a few steps apart, what holds the new objects. If nothing was found although
+    memory grows, steptime asks once more, for objects that only some steps leave behind, such as the outputs of an
+    evaluation. Graphs that nothing else holds come from
     backward(create_graph=True): the gradient and its graph hold each other, and the rule names the line of that call.
-    In a run that is too short for a slope, the rule fires if an object holds more autograd graphs at each boundary.
     The time until memory is full is the free memory divided by the growth.
 
     What helps: Keep numbers, not tensors: `total += loss.detach()`, or `losses.append(loss.item())` every n-th
-    step. Remove hooks after use; empty lists that collect. Use functools.lru_cache(maxsize=…) for a cache of
+    step. Remove hooks after use; clear lists that collect outputs. Use functools.lru_cache(maxsize=…) for a cache of
     results, and a generator in place of itertools.cycle, which keeps all items of its first pass.
 
     When to ignore it: When something is meant to grow: a replay buffer that is filling up, a cache with a limit.

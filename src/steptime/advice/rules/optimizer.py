@@ -274,12 +274,14 @@ def update_by_hand(
     """The loop updates the parameters itself, one tensor at a time
 
     What it means: No optimizer of torch steps: a loop over the parameters, or a class of the job's own, applies the
-    gradients. Each tensor costs several small operators, and a product costs a temporary of the tensor's size.
+    gradients. Each tensor needs several small operators, and an expression such as lr * grad allocates a temporary of
+    the tensor's size.
 
     How we know: No optimizer's step() was seen, so steps end with backward. Two facts show an update by hand.
     Operators outside of forward and backward change as many bytes in place as the model's parameters have. And the
     loop has lines that run at least once for each parameter; these lines are timed. The lower bound is one pass over
-    parameters, gradients and one state at the machine's bandwidth. The savings are the time of the lines above it.
+    the parameters, their gradients and one optimizer state per parameter at the machine's bandwidth. The savings are
+    the time of the lines less this bound.
 
     What helps: The optimizer of torch.optim that does the same, with fused=True where it exists. For an update of
     your own, torch._foreach_add_ and the like on the lists of parameters and gradients, under torch.no_grad().
@@ -317,10 +319,10 @@ def gradients_for_nothing(
     parameter's gradient until an optimizer steps with it (used), or until it is set to None or zeros (dropped). A
     gradient also counts as used if an object holds it, or if an operator takes tensors of its shape between pass and
     update. For torch.autograd.grad, the caller's code shows which gradients it reads, if it only unpacks the tuple or
-    indexes it by constants. The nodes' times come from the profiled pass with the same graph. Nodes that lead to
-    dropped gradients only count in full; nodes that lead to used ones, too, count half. Without such a walk,
-    parameters count that have a gradient and are in no optimizer: by their modules, whose backward is timed. The rule
-    is silent if the update mostly changes tensors other than the modules' own (copies, flat shards).
+    indexes it by constants. The nodes' times come from the profiled pass with the same graph. A node that
+    leads only to dropped gradients counts in full, one that also leads to used gradients counts half. Without such a
+    walk, the rule takes the parameters that have a gradient and are in no optimizer, and the timed backward of their
+    modules. The rule is silent if the update mostly changes tensors other than the modules' own (copies, flat shards).
 
     What helps: Call detach() on what one part returns before the other's loss uses it, or compute it under
     torch.no_grad(), which keeps no activations either. Set requires_grad_(False) on parameters that are not

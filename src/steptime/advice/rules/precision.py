@@ -179,12 +179,13 @@ def double_precision(step: StepSummary, categories: tuple[CategoryUse, ...], roo
     """The arithmetic is done in double precision
 
     What it means: Most of the step's arithmetic is in float64. Every number takes twice the bytes, and a
-    processor's vector holds half as many. A data-centre GPU has half as many units for them, other GPUs one in 32
-    or 64, and no Tensor Cores. It mostly comes from NumPy, whose arrays are float64 by default.
+    processor's vector holds half as many. GPUs made for scientific computing (A100, H100) compute float64 at half the
+    rate of float32, most others at a 32nd or a 64th. float64 data mostly comes from NumPy, whose arrays are float64 by
+    default.
 
     How we know: The trace has the dtype and the FLOPs of the operators. The rule fires if float64 is the dtype with
     most of the FLOPs. The savings are half of the computing time, without operators that are bound by latency. The
-    lower end is 30 % of the time of operators that arithmetic or memory bounds.
+    lower end is 30 % of the time of operators that are bound by arithmetic or memory.
 
     What helps: array.astype(np.float32) or torch.from_numpy(array).float() where the data is made; no .double(), and no
     torch.set_default_dtype(torch.float64).

@@ -499,7 +499,7 @@ def list_conversion(step: StepSummary, lines: tuple[LineUse, ...], case: Case) -
         line, spent = time.line, scaled(time.duration, own_share(case.paths, time.line.source))
         slow = spent.value >= LEAST_CONVERSION * max(line.hits, 1.0)
         if slow and line.role != "evaluation" and converts_lists(line.calls):
-            does = f"makes a tensor of lists: {in_step(spent.value, step)}"
+            does = f"converts Python lists to a tensor: {in_step(spent.value, step)}"
             advice = "Use torch.from_numpy(np.stack(arrays)), or keep the data as one array."
             if line.role == "forward":
                 advice = "Make it once (register_buffer) if no batch changes it, else with operators on whole tensors."

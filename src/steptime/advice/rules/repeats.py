@@ -480,7 +480,7 @@ def _every_few_steps(step: StepSummary, loader: LoaderUse, period: PeriodUse | N
         or not loader.batches
     ):
         return None
-    rest = f"for {loader.demand * steps:.0f} batches of {loader.batches:,}"
+    rest = f"for {loader.demand * steps:.0f} of its {loader.batches:,} batches"
     return iterator_in_step.finding(
         f"A new iterator of the loader every {period.every} steps, {rest}: {in_step(period.cost.value, step)}",
         KEEP,

@@ -101,7 +101,7 @@ def padded_heads(step: StepSummary, kernels: tuple[KernelUse, ...], case: Case) 
     _, size, whole = max(padded, key=lambda each: each[0].duration)
     uses = [use for use, _, _ in padded]
     took = in_step(sum(use.duration for use in uses), step)
-    summary = f"Attention computes heads of {size} as {whole}: {took}"
+    summary = f"Attention pads heads of {size} to {whole}; its kernels take {took}"
     advice = "Choose heads of 64 or 128 numbers, or of a size that the kernels have: more or fewer for the same width."
     return about_kernels(padded_heads, uses, summary, advice, modelled(saved, least, saved, step.steady))
 

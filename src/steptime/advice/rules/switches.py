@@ -109,14 +109,14 @@ def deterministic_left_on(step: StepSummary, settings: SettingsUse, case: Case) 
     How we know: steptime reads the switch while backward runs. The upper bound of the savings is the profiled time of
     the operators that the switch slows. Without a profile this is only a note.
 
-    What helps: Switch it off when the run need not repeat bit by bit; or keep it and set
+    What helps: Switch it off when the run need not repeat bit for bit; or keep it and set
     torch.utils.deterministic.fill_uninitialized_memory = False.
 
     When to ignore it: When bit-equal repetition is required.
     """
     if not settings.deterministic:
         return None
-    advice = "Switch torch.use_deterministic_algorithms off unless the run must repeat bit by bit."
+    advice = "Switch torch.use_deterministic_algorithms off unless the run must repeat bit for bit."
     changed = [use for use in case.operators if plain_name(use.name) in SLOWER_IF_DETERMINISTIC]
     scale = profile_scale(case.operators, case.categories)
     spent = sum(use.duration for use in changed) * scale

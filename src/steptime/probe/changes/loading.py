@@ -412,7 +412,7 @@ def spread(length: int) -> list[int]:
 
 
 def same(one: Any, other: Any) -> bool:
-    """True if two items are equal, bit by bit for numbers; False if they cannot be compared."""
+    """True if two items are equal, bit for bit for numbers; False if they cannot be compared."""
     if type(one) is not type(other):
         return False
     if isinstance(one, torch.Tensor):

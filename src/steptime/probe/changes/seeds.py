@@ -1,6 +1,6 @@
 """Seeds of a variant: every generator starts from the same number, whether the job seeds itself or not.
 
-Measured: with these, and PYTHONHASHSEED=0 from the launch, a job in a fresh process repeats bit by bit on a CPU.
+Measured: with these, and PYTHONHASHSEED=0 from the launch, a job in a fresh process repeats bit for bit on a CPU.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """A change that is switched on, trained under, and off again, next to a twin that never knew of it: prints what
-of the two is not the same afterwards, bit by bit, and whether the change was felt while it was on.
+of the two is not the same afterwards, bit for bit, and whether the change was felt while it was on.
 
     python switched.py KIND ARGUMENTS(JSON)
 """
